@@ -160,6 +160,8 @@ class Algorithm(metaclass=CheckedSettings):
             changes. Results of different revisions never share a table or a run's folder.
         capturable: whether its updates on batches read no number back and change tensors alone, so
             that a GPU can replay them; ``trimtab check algorithm`` tests it.
+        minibatch_updates: names of those of its methods that take a step on a minibatch of a
+            rollout and return scalars; a GPU replays them, too.
         neutral: settings added after results were published, each with the value that reproduces
             those results. Runs with these values keep their identity.
         faithful: whether it follows its paper or the paper's code, apart from the deviations in its
@@ -184,6 +186,7 @@ class Algorithm(metaclass=CheckedSettings):
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     capturable: ClassVar[bool] = True
+    minibatch_updates: ClassVar[tuple[str, ...]] = ()
     faithful: ClassVar[bool] = True
     section: ClassVar[str] = "algorithm"
     unused_settings: ClassVar[frozenset[str]] = frozenset()

@@ -2,8 +2,7 @@
 
 The evaluator, the collector and the robot use the same class, so that a policy gets the same inputs
 wherever it runs. A caller calls ``act`` at each decision, ``rewarded`` after it if rewards are
-known, and ``reset`` when episodes end. NumPy is the only library that this module imports. A
-collector on a GPU passes tensors, which go through unchanged without a history and memories.
+known, and ``reset`` when episodes end. NumPy is the only library that this module imports.
 """
 
 from __future__ import annotations

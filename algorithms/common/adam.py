@@ -108,6 +108,14 @@ class Adam:
     def learning_rate(self, value: float | Tensor) -> None:
         self.learning_rates[0] = value
 
+    def change_rate(self, value: float) -> None:
+        """Give the first group another learning rate, also for steps that were captured before."""
+        if isinstance(held := self.learning_rate, Tensor):
+            held.fill_(value)
+            return
+        device = self.parameters[0].device
+        self.learning_rate = torch.full((), value, dtype=torch.float64, device=device)
+
     def step(self, loss: Tensor) -> None:
         """Take one step down ``loss``, a scalar that depends on the weights.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -87,7 +87,7 @@ class Decisions:
 class RolloutActorCritic(Algorithm):
     """V beside an actor that learns from rollouts: their settings, optimisers and state.
 
-    The update is the method's own.
+    The update is the method's own; it calls ``learn`` for each minibatch.
 
     Args:
         setup: number of environments and discount.
@@ -106,6 +106,8 @@ class RolloutActorCritic(Algorithm):
         clip: how far a ratio may be from 1.
         max_gradient_norm: bound on the norm of the actor's gradients; None: there is none.
     """
+
+    minibatch_updates = ("learn",)
 
     def __init__(
         self,
@@ -137,6 +139,11 @@ class RolloutActorCritic(Algorithm):
         self.reward_scale = scale if normalize_rewards else None
         self.actor_optimizer = Adam(learned, learning_rate, max_gradient_norm=max_gradient_norm)
         self.critic_optimizer = Adam(self.critic.parameters(), critic_learning_rate)
+
+    @property
+    def branch(self) -> Hashable:
+        """Whether the actor learns: after the first rollouts, from which V alone learns."""
+        return self.updates >= self.critic_warmup
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -73,6 +73,17 @@ from trimtab.types import Metrics, Obs, Rollout
 
 LOG_DENSITY_MIN, LOG_DENSITY_MAX = -5.0, 2.0
 """Each entry of a log-density is clamped to this range."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """M pairs (t, i) of a decision and one of its denoising steps."""
+
+    decisions: Decisions
+    step: Tensor  # [M] index i among the tuned steps, 0 for the noisiest
+
+    def __len__(self) -> int:
+        return len(self.step)
 
 
 class DPPO(RolloutActorCritic):
@@ -136,19 +147,23 @@ class DPPO(RolloutActorCritic):
         metrics = []
         for rows in minibatch_rows(pairs, self.pace.batch_size, self.epochs, device):
             decision = torch.div(rows, self.tuned_steps, rounding_mode="floor")
-            batch, index = samples[decision], rows % self.tuned_steps
-            # V depends on s alone, so all pairs of a chain share one value.
-            value_loss = 0.5 * (self.critic(batch.obs).squeeze(-1) - batch.target).square().mean()
-            self.critic_optimizer.step(value_loss)
-            log_ratio = torch.zeros_like(batch.target)  # while V alone learns
-            loss = log_ratio.sum()
-            if self.updates >= self.critic_warmup:
-                batch = replace(batch, advantage=normalized(batch.advantage))
-                loss, log_ratio = self.surrogate_loss(batch, index)
-                self.actor_optimizer.step(loss)
-            metrics.append(surrogate_metrics(loss, value_loss, log_ratio, self.step_clip[index]))
+            metrics.append(self.learn(Pairs(samples[decision], rows % self.tuned_steps)))
         self.updates += 1
         return mean_metrics(metrics)
+
+    def learn(self, pairs: Pairs) -> dict[str, Tensor]:
+        """Take one step of V and, after the warm-up, of the policy."""
+        batch, index = pairs.decisions, pairs.step
+        # V depends on s alone, so all pairs of a chain share one value.
+        value_loss = 0.5 * (self.critic(batch.obs).squeeze(-1) - batch.target).square().mean()
+        self.critic_optimizer.step(value_loss)
+        log_ratio = torch.zeros_like(batch.target)  # while V alone learns
+        loss = log_ratio.sum()
+        if self.branch:
+            batch = replace(batch, advantage=normalized(batch.advantage))
+            loss, log_ratio = self.surrogate_loss(batch, index)
+            self.actor_optimizer.step(loss)
+        return surrogate_metrics(loss, value_loss, log_ratio, self.step_clip[index])
 
     def surrogate_loss(self, batch: Decisions, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the clipped surrogate of pairs (t, i), a scalar, and the log-ratios ``[M]``.

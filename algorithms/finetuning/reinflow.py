@@ -42,12 +42,14 @@ from torch import Tensor
 from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.common.rollouts import (
+    Decisions,
     RolloutActorCritic,
     clipped_surrogate,
     mean_metrics,
     minibatch_rows,
     surrogate_metrics,
 )
+from trimtab.algorithms.common.schedules import UpdateCount
 from trimtab.algorithms.common.starts import make_trainable_start
 from trimtab.observations import count
 from trimtab.policies.kinds.flow import FlowPolicy
@@ -98,6 +100,7 @@ class ReinFlow(RolloutActorCritic):
         self.noise = NoiseNetwork(
             spec.obs_dim, (spec.horizon, spec.action_dim), network.frequencies, noise_hidden
         ).to(setup.device)
+        self.count = UpdateCount().to(setup.device)
         self.chain = FlowChain(euler_steps(self.policy.sampler), drift=False).to(setup.device)
         learned = [*network.parameters(), *self.noise.parameters()]
         super().__init__(setup, learned, points=self.chain.steps + 1, **common)
@@ -105,22 +108,25 @@ class ReinFlow(RolloutActorCritic):
     def update(self, data: Rollout) -> Metrics:
         """Improve flow, noise and V on one rollout, in minibatches of paths."""
         samples = self.decisions(data, lambda obs, chain: self.density(obs, chain)[0])
-        steps = []
-        for rows in minibatch_rows(
+        minibatches = minibatch_rows(
             len(samples), self.pace.batch_size, self.epochs, samples.obs.device
-        ):
-            part = samples[rows]
-            value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
-            self.critic_optimizer.step(value_loss)
-            nothing = torch.zeros_like(part.target)
-            loss, log_ratio = nothing.sum(), nothing
-            if self.updates >= self.critic_warmup:
-                advantage = normalized(part.advantage)
-                loss, log_ratio = self.surrogate_loss(part.obs, part.chain, part.old, advantage)
-                self.actor_optimizer.step(loss)
-            steps.append(surrogate_metrics(loss, value_loss, log_ratio, self.clip))
+        )
+        steps = [self.learn(samples[rows]) for rows in minibatches]
         self.updates += 1
+        self.count.increase()
         return mean_metrics(steps)
+
+    def learn(self, part: Decisions) -> dict[str, Tensor]:
+        """Take one step of V and, after the warm-up, of flow and noise."""
+        value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
+        self.critic_optimizer.step(value_loss)
+        nothing = torch.zeros_like(part.target)
+        loss, log_ratio = nothing.sum(), nothing
+        if self.branch:
+            advantage = normalized(part.advantage)
+            loss, log_ratio = self.surrogate_loss(part.obs, part.chain, part.old, advantage)
+            self.actor_optimizer.step(loss)
+        return surrogate_metrics(loss, value_loss, log_ratio, self.clip)
 
     def surrogate_loss(
         self, obs: Tensor, chain: Tensor, old: Tensor, advantage: Tensor
@@ -158,14 +164,14 @@ class ReinFlow(RolloutActorCritic):
         entropy = 0.5 * math.log(2 * math.pi * math.e) + std.log().mean((1, 2))
         return found.clamp(-LIMIT, LIMIT), entropy.reshape(rows, steps).sum(1) / (steps + 1)
 
-    def upper_bound(self) -> float:
-        """Return the upper bound of sigma now."""
+    def upper_bound(self) -> float | Tensor:
+        """Return the upper bound of sigma now, a scalar."""
         if self.decay_steps is None:
             return self.most_noise
-        progress = min(self.updates * self.steps_per_update / self.decay_steps, 1.0)
-        past = max(progress - self.noise_hold, 0.0) / (1 - self.noise_hold)
+        progress = (self.count() * self.steps_per_update / self.decay_steps).clamp(max=1.0)
+        past = (progress - self.noise_hold).clamp(min=0.0) / (1 - self.noise_hold)
         end = 0.7 * self.most_noise + 0.3 * self.least_noise
-        return end + (self.most_noise - end) * 0.5 * (1 + math.cos(math.pi * past))
+        return end + (self.most_noise - end) * 0.5 * (1 + torch.cos(math.pi * past))
 
     @torch.no_grad()
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:

@@ -42,7 +42,7 @@ An adaptation (``faithful`` is False). Deviations from the paper:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -57,6 +57,7 @@ from trimtab.algorithms.common.one_step import same_chunk_loss, student_of
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.common.rollouts import (
+    Decisions,
     RolloutActorCritic,
     clipped_surrogate,
     mean_metrics,
@@ -186,14 +187,14 @@ class RL100(RolloutActorCritic):
         }  # fmt: skip
 
     @property
-    def branch(self) -> tuple[bool, bool]:
-        """Whether the candidate begins with the next update, and whether it is scored then."""
-        return self.gate.branch(self.gate_every)
+    def branch(self) -> Hashable:
+        """Whether the candidate begins with the next update, whether it is scored then; warm-up."""
+        return self.gate.branch(self.gate_every), super().branch
 
     def improve(self, data: Batch) -> Metrics:
         """Take one step of the candidate for each denoising step; score it every ``gate_every``."""
         obs = self.actor.normalizer.obs(data.obs)
-        first, scored = self.branch
+        first, scored = self.gate.branch(self.gate_every)
         if first:  # start from the accepted policy
             self.candidate.load_state_dict(self.actor.network.state_dict())
         with torch.no_grad():
@@ -227,30 +228,35 @@ class RL100(RolloutActorCritic):
         """Improve policy and V on one rollout, then distil the policy into the student."""
         samples = self.decisions(data, self.old_densities)
         samples = replace(samples, advantage=normalized(samples.advantage))
-        steps = []
-        for rows in minibatch_rows(
+        minibatches = minibatch_rows(
             len(samples), self.pace.batch_size, self.epochs, samples.obs.device
-        ):
-            part = samples[rows]
-            for step, old_density in zip(self.denoising.steps, part.old.unbind(1), strict=True):
-                value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
-                self.critic_optimizer.step(value_loss)
-                log_ratio = torch.zeros_like(part.target)  # while V alone learns
-                loss = log_ratio.sum()
-                if self.updates >= self.critic_warmup:
-                    density = self.denoising.step_log_density(
-                        self.actor.network, part.obs, part.chain, step
-                    )
-                    log_ratio = density - old_density
-                    loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
-                    self.actor_optimizer.step(loss)
-                steps.append(surrogate_metrics(loss, value_loss, log_ratio, self.clip))
+        )
+        steps = [self.learn(samples[rows]) for rows in minibatches]
         self.updates += 1
         obs, distilled = self.actor.normalizer.obs(data.obs).flatten(0, 1), {}
         for _ in range(self.epochs):
             for rows in torch.randperm(len(obs), device=obs.device).split(self.pace.batch_size):
                 distilled = self.distill(obs[rows])
         return {**mean_metrics(steps), **distilled}
+
+    def learn(self, part: Decisions) -> dict[str, Tensor]:
+        """Take one step of V and, after the warm-up, of the policy, for each denoising step."""
+        metrics = []
+        learns = self.updates >= self.critic_warmup
+        for step, old_density in zip(self.denoising.steps, part.old.unbind(1), strict=True):
+            value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
+            self.critic_optimizer.step(value_loss)
+            log_ratio = torch.zeros_like(part.target)  # while V alone learns
+            loss = log_ratio.sum()
+            if learns:
+                density = self.denoising.step_log_density(
+                    self.actor.network, part.obs, part.chain, step
+                )
+                log_ratio = density - old_density
+                loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
+                self.actor_optimizer.step(loss)
+            metrics.append(surrogate_metrics(loss, value_loss, log_ratio, self.clip))
+        return {name: torch.stack([one[name] for one in metrics]).mean() for name in metrics[0]}
 
     def old_densities(self, obs: Tensor, chain: Tensor) -> Tensor:
         """Return the log-density of each step under the accepted policy, ``[M, K]``."""

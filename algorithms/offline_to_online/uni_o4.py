@@ -41,7 +41,8 @@ because:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -53,6 +54,7 @@ from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.gate import Gate
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.common.rollouts import (
+    Decisions,
     RolloutActorCritic,
     clipped_surrogate,
     mean_metrics,
@@ -131,7 +133,7 @@ class UniO4(RolloutActorCritic):
         self.policy.normalizer.standardize(setup.statistics)
         learned = list(self.policy.network.parameters())
         super().__init__(setup, learned, 1, hidden=hidden, normalize_rewards=False, **common)
-        self.rates = (self.actor_optimizer.learning_rate, self.critic_learning_rate)
+        self.rates = (float(self.actor_optimizer.learning_rate), self.critic_learning_rate)
         self.accepted = MemberGaussians(spec.obs_dim, shape, hidden=hidden, members=members)
         self.accepted.to(setup.device)
         self.candidates = copy.deepcopy(self.accepted)
@@ -190,14 +192,14 @@ class UniO4(RolloutActorCritic):
         }  # fmt: skip
 
     @property
-    def branch(self) -> tuple[bool, bool]:
+    def branch(self) -> Hashable:
         """Whether the candidates begin with the next update, and whether it scores them."""
         return self.gate.branch(self.gate_every)
 
     def improve(self, data: Batch) -> Metrics:
         """Take one step of every candidate; score them when that is due."""
         obs = self.policy.normalizer.obs(data.obs)
-        first, scored = self.branch
+        first, scored = self.gate.branch(self.gate_every)
         if first:
             self.candidates.load_state_dict(self.accepted.state_dict())
         left = (1.0 - self.gate.count() / self.improvements).clamp(min=0.0)
@@ -231,27 +233,29 @@ class UniO4(RolloutActorCritic):
         left = 1.0
         if self.decay_steps:
             left = max(1.0 - self.updates * self.steps_per_update / self.decay_steps, 0.0)
-        self.actor_optimizer.learning_rate = left * self.rates[0]
-        self.critic_optimizer.learning_rate = left * self.rates[1]
+        self.actor_optimizer.change_rate(left * self.rates[0])
+        self.critic_optimizer.change_rate(left * self.rates[1])
         samples = self.decisions(
             data, lambda obs, drawn: density(drawn[:, 0], *self.policy.head(obs))
         )
         total, device = len(samples), samples.obs.device
-        advantage = normalized(samples.advantage)
-        steps = []
-        for rows in minibatch_rows(total, self.minibatch_size, self.epochs, device):
-            part = samples[rows]
-            value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
-            self.critic_optimizer.step(value_loss)
-            mean, log_std = self.policy.head(part.obs)
-            log_ratio = density(part.chain[:, 0], mean, log_std) - part.old
-            loss = clipped_surrogate(log_ratio, advantage[rows], self.clip).mean()
-            # A Gaussian's entropy is the sum of its log widths, and a constant.
-            loss = loss - self.entropy_weight * log_std.sum((1, 2)).mean()
-            self.actor_optimizer.step(loss)
-            steps.append(surrogate_metrics(loss, value_loss, log_ratio, self.clip))
+        samples = replace(samples, advantage=normalized(samples.advantage))
+        minibatches = minibatch_rows(total, self.minibatch_size, self.epochs, device)
+        steps = [self.learn(samples[rows]) for rows in minibatches]
         self.updates += 1
         return mean_metrics(steps)
+
+    def learn(self, part: Decisions) -> dict[str, Tensor]:
+        """Take one step of V and of what is judged."""
+        value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
+        self.critic_optimizer.step(value_loss)
+        mean, log_std = self.policy.head(part.obs)
+        log_ratio = density(part.chain[:, 0], mean, log_std) - part.old
+        loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
+        # A Gaussian's entropy is the sum of its log widths, and a constant.
+        loss = loss - self.entropy_weight * log_std.sum((1, 2)).mean()
+        self.actor_optimizer.step(loss)
+        return surrogate_metrics(loss, value_loss, log_ratio, self.clip)
 
     def score(self, members: MemberGaussians, obs: Tensor) -> Tensor:
         """Return AM-Q of every member ``[N]``: the mean value that its mean meets in the models."""

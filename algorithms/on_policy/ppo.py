@@ -92,6 +92,7 @@ class PPO(Algorithm):
     # Results change only where raw observations exceed that, such as the speeds of CheetahRun's
     # joints; gym's Hopper and InvertedDoublePendulum bound theirs and give the same bits as before.
     revision: ClassVar[int] = 2
+    minibatch_updates = ("learn",)
 
     def __init__(
         self,
@@ -151,26 +152,27 @@ class PPO(Algorithm):
     def improve(self, samples: Samples) -> Metrics:
         """Go through the rollout in minibatches, several times."""
         rate = self.schedule_rate()
-        losses = []
-        for part in self.minibatches(samples):
-            mean = self.actor.head(part.obs)
-            log_prob = self.actor.log_prob(mean, part.action)
-            policy_loss, value_loss = self.policy_loss(part, mean, log_prob), self.value_loss(part)
-            loss = policy_loss + self.value_weight * value_loss
-            if self.entropy_weight:
-                loss = loss - self.entropy_weight * self.actor.entropy()
-            self.optimizer.step(loss)
-            divergence = estimate_kl(log_prob - part.log_prob)
-            losses.append((policy_loss.detach(), value_loss.detach(), divergence))
-        policy_loss, value_loss, divergence = (
-            torch.stack(column).mean() for column in zip(*losses, strict=True)
-        )
+        steps = [self.learn(part) for part in self.minibatches(samples)]
         return {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "kl": divergence,
+            **{name: torch.stack([step[name] for step in steps]).mean() for name in steps[0]},
             "entropy": self.actor.entropy().detach(),
             "learning_rate": rate,
+        }
+
+    def learn(self, part: Samples) -> dict[str, Tensor]:
+        """Take one step of policy and value on a minibatch."""
+        mean = self.actor.head(part.obs)
+        log_prob = self.actor.log_prob(mean, part.action)
+        policy_loss, value_loss = self.policy_loss(part, mean, log_prob), self.value_loss(part)
+        loss = policy_loss + self.value_weight * value_loss
+        if self.entropy_weight:
+            loss = loss - self.entropy_weight * self.actor.entropy()
+        self.optimizer.step(loss)
+        divergence = estimate_kl(log_prob - part.log_prob)
+        return {
+            "policy_loss": policy_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "kl": divergence,
         }
 
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
@@ -251,5 +253,5 @@ class PPO(Algorithm):
     def schedule_rate(self) -> float:
         """Set the learning rate of this update, and return it."""
         rate = self.learning_rate * (1.0 - self.progress())
-        self.optimizer.learning_rate = rate
+        self.optimizer.change_rate(rate)
         return rate

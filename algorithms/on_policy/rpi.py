@@ -146,23 +146,14 @@ class RPI(PPO):
         share = (actor > 0).float().mean()
         return {**metrics, "value_loss": value_loss, "oracle_share": share}
 
-    def improve(self, samples: Samples) -> Metrics:
-        """Take the policy's steps on minibatches of its own decisions, several times."""
-        rate = self.schedule_rate()
-        losses, divergences = [], []
-        for part in self.minibatches(samples):
-            mean = self.actor.head(part.obs)
-            log_prob = self.actor.log_prob(mean, part.action)
-            policy_loss = self.policy_loss(part, mean, log_prob)
-            self.optimizer.step(policy_loss - self.entropy_weight * self.actor.entropy())
-            losses.append(policy_loss.detach())
-            divergences.append(estimate_kl(log_prob - part.log_prob))
-        return {
-            "policy_loss": torch.stack(losses).mean(),
-            "kl": torch.stack(divergences).mean(),
-            "entropy": self.actor.entropy().detach(),
-            "learning_rate": rate,
-        }
+    def learn(self, part: Samples) -> dict[str, Tensor]:
+        """Take one step of the policy on a minibatch of its own decisions."""
+        mean = self.actor.head(part.obs)
+        log_prob = self.actor.log_prob(mean, part.action)
+        policy_loss = self.policy_loss(part, mean, log_prob)
+        self.optimizer.step(policy_loss - self.entropy_weight * self.actor.entropy())
+        divergence = estimate_kl(log_prob - part.log_prob)
+        return {"policy_loss": policy_loss.detach(), "kl": divergence}
 
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
         """Return the clipped surrogate's loss, of decisions by their weights."""

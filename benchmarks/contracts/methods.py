@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import math
 import random
@@ -23,7 +24,7 @@ from trimtab.benchmarks.contracts.base import Broken, Checks, difference, requir
 from trimtab.benchmarks.contracts.made_up import SPEC, data_for, made_batch, on
 from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
 from trimtab.benchmarks.training.checkpoint import as_read_back
-from trimtab.benchmarks.training.graphs import CapturedUpdate
+from trimtab.benchmarks.training.graphs import CapturedUpdate, replay_minibatches
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
@@ -260,35 +261,56 @@ def check_device(subject: Subject) -> str:
 
 
 def check_captured(subject: Subject) -> str:
-    """Updates on batches are captured as on a GPU, and replayed to the same bits."""
-    number = len(_updates_on_batches(subject.make(0, "cpu")))
-    if not number:
-        return "none: it does not learn from batches"
-    if not subject.make(0, "cpu").capturable:
+    """Updates and their minibatches are captured as on a GPU, and replayed to the same bits."""
+    first = subject.make(0, "cpu")
+    if not first.capturable:
         return "none: it says that it is not capturable"
+    replay = functools.partial(CapturedUpdate, make_graph=RecordedGraph, warmup=1)
+    number = len(_updates_on_batches(first))
     for place in range(number):
         eager, captured = subject.make(0, "cpu"), subject.make(0, "cpu")
-        update = _updates_on_batches(eager)[place]
-        replay = CapturedUpdate(
-            captured, _updates_on_batches(captured)[place], RecordedGraph, warmup=1
-        )
-        for step in range(3 * eager.actor_every + 4):
-            data = made_batch(eager, seed=step, spec=subject.spec)
-            data = dataclasses.replace(data, fixed=True)
-            found = []
-            for learner, learn in ((eager, update), (captured, replay)):
-                torch.manual_seed(80 + step)
-                metrics = {name: float(value) for name, value in learn(data).items()}
-                state = {**learner.state_dict(), "last_metrics": None}  # numbers or tensors
-                found.append({"metric": metrics, **state})
-            if (name := difference(found[0], found[1])) is not None:
-                raise Broken(
-                    f"{name} differs where the kernels of {update.__name__}() are replayed: it "
-                    "depends on what Python computes or decides. Say what it decides by in branch, "
-                    "compute what changes from a tensor (UpdateCount), change tensors in place; or "
-                    "set capturable = False"
-                )
+        updates = [_updates_on_batches(one)[place] for one in (eager, captured)]
+        _compare_replay(subject, eager, captured, updates[0], replay(captured, updates[1]))
+    if first.minibatch_updates:
+        eager, captured = subject.make(0, "cpu"), subject.make(0, "cpu")
+        replay_minibatches(captured, replay)
+        _compare_replay(subject, eager, captured, eager.update, captured.update)
+    elif not number:
+        return "none: it learns from rollouts or trials as a whole"
     return "replayed kernels lead to the same bits"
+
+
+def _compare_replay(
+    subject: Subject,
+    eager: Algorithm,
+    captured: Algorithm,
+    update: Callable[[Any], Metrics],
+    replay: Callable[[Any], Metrics],
+) -> None:
+    """Check that two equal methods stay equal, one of which replays.
+
+    Raises:
+        Broken: if they do not.
+    """
+    on_rollouts = update == eager.update and eager.pace.rollout_steps
+    for step in range(3 * eager.actor_every + 4):
+        data = data_for if on_rollouts else made_batch
+        batch = data(eager, seed=step, spec=subject.spec)
+        if isinstance(batch, Batch):
+            batch = dataclasses.replace(batch, fixed=True)
+        found = []
+        for learner, learn in ((eager, update), (captured, replay)):
+            torch.manual_seed(80 + step)
+            metrics = {name: float(value) for name, value in learn(batch).items()}
+            state = {**learner.state_dict(), "last_metrics": None}  # numbers or tensors
+            found.append({"metric": metrics, **state})
+        if (name := difference(found[0], found[1])) is not None:
+            raise Broken(
+                f"{name} differs where the kernels of {update.__name__}() are replayed: it "
+                "depends on what Python computes or decides. Say what it decides by in branch, "
+                "compute what changes from a tensor (UpdateCount), change tensors in place; or "
+                "set capturable = False"
+            )
 
 
 def _updates_on_batches(algorithm: Algorithm) -> list[Callable[[Batch], Metrics]]:

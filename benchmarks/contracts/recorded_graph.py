@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trimtab.benchmarks.contracts.base import Broken
 
-__all__ = ["RecordedGraph"]
+__all__ = ["RecordedGraph", "reads_back"]
 
 _READS_BACK = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default}
@@ -79,17 +79,20 @@ class RecordedGraph(TorchDispatchMode):
         return result
 
 
+def reads_back(operator: Any, arguments: tuple[Any, ...]) -> bool:
+    """Return whether a GPU has to wait for what one of torch's operators gives."""
+    if operator in _INDEXING:
+        return any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(arguments[1]))
+    return bool(_READS_BACK & set(operator.tags))
+
+
 def _check(operator: Any, arguments: tuple[Any, ...]) -> None:
     """Check that a GPU does not have to wait for an operator.
 
     Raises:
         Broken: if it does.
     """
-    if operator in _INDEXING:
-        waits = any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(arguments[1]))
-    else:
-        waits = bool(_READS_BACK & set(operator.tags))
-    if waits:
+    if reads_back(operator, arguments):
         raise Broken(
             f"an update reads numbers back ({operator.name()}), by .item(), float(), if, or a mask "
             "as an index: a GPU would have to wait, and its kernels cannot be captured"

@@ -12,8 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.training.device_collector import DeviceCollector
 from trimtab.benchmarks.training.experience import batch_spec_of
 from trimtab.benchmarks.training.plan import Plan
+from trimtab.datasets.sources.device_rollout import DeviceRolloutBuffer
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.dict_vector import DictVectorEnv
@@ -25,11 +27,13 @@ from trimtab.observations import tree_map
 from trimtab.policies.agent import Agent, PolicyInputs
 from trimtab.types import Tensor
 
-VectorEnv = EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv
+VectorEnv = EpisodeVectorEnv | DictVectorEnv
 Array = NDArray[Any]
 
 
-def make_training_envs(plan: Plan, foreign_code: AbstractContextManager[None]) -> VectorEnv:
+def make_training_envs(
+    plan: Plan, foreign_code: AbstractContextManager[None]
+) -> VectorEnv | TorchVectorEnv:
     """Make the environments that a run trains in, on its device if the simulator can.
 
     Args:
@@ -49,18 +53,30 @@ def make_training_envs(plan: Plan, foreign_code: AbstractContextManager[None]) -
         )
 
 
+def make_collector(
+    envs: VectorEnv | TorchVectorEnv,
+    algorithm: Algorithm,
+    buffer: ReplayBuffer | RolloutBuffer | DeviceRolloutBuffer,
+    device: str,
+    foreign_code: AbstractContextManager[None],
+) -> Collector | DeviceCollector:
+    """Return what steps a run's environments, on a GPU if they are simulated there."""
+    if isinstance(envs, TorchVectorEnv):
+        assert not isinstance(buffer, RolloutBuffer)
+        return DeviceCollector(envs, algorithm, buffer)
+    assert not isinstance(buffer, DeviceRolloutBuffer)
+    return Collector(envs, algorithm, buffer, device, foreign_code)
+
+
 class Collector:
     """Steps the environments with the method's exploratory actions; stores transitions.
 
     Args:
-        envs: the run's environments, in numpy arrays or torch tensors; they are reset here.
+        envs: the run's environments; they are reset here.
         algorithm: chooses the actions.
         buffer: takes one row for each executed chunk of each environment.
         device: where the method gets its observations.
         foreign_code: guards the run's random states around each call of the environments.
-
-    Raises:
-        TrimtabError: if the method reads a history, and the simulations are on a GPU.
     """
 
     def __init__(
@@ -73,12 +89,9 @@ class Collector:
     ) -> None:
         self.envs, self.algorithm, self.buffer, self.device = envs, algorithm, buffer, device
         self._foreign_code = foreign_code or contextlib.nullcontext()
-        self._tensors = isinstance(envs, TorchVectorEnv)
         history = batch_spec_of(algorithm).history
-        if self._tensors and history > 1:
-            raise TrimtabError(f"history={history}: needs simulations on the CPU; use device=cpu")
         with self._foreign_code:
-            self.obs: Any = envs.reset()[0]  # [N, O], an array or tensor, or a mapping of parts
+            self.obs: Any = envs.reset()[0]  # [N, O], or a mapping of parts
         assert envs.single_action_space.shape is not None
         self.agent = Agent(
             self._explore,
@@ -125,12 +138,11 @@ class Collector:
             info["steps"],
         )
         self.obs = next_obs
-        ended = _to_numpy(ended)
         if ended.any():
             rows = np.flatnonzero(ended).tolist()
             self.agent.reset(rows)
             self.algorithm.on_episode_end(rows)
-            final = {name: _to_numpy(values) for name, values in info["final_info"].items()}
+            final = info["final_info"]
             self.episodes += int(ended.sum())
             self.last_return = float(final["return"][ended].mean())
             success = final.get("success")  # a task may define none
@@ -150,17 +162,16 @@ class Collector:
         Raises:
             TrimtabError: if an observation or a reward is not finite.
         """
-        library: Any = torch if self._tensors else np
 
-        def choose(final_part: Any, next_part: Any) -> Any:
+        def choose(final_part: Array, next_part: Array) -> Array:
             shape = (-1, *[1] * (final_part.ndim - 1))
-            return library.where(ended.reshape(shape), final_part, next_part)
+            return np.where(ended.reshape(shape), final_part, next_part)
 
         observed = tree_map(choose, final, next_obs)
         parts = observed.values() if isinstance(observed, Mapping) else (observed,)
-        if not all(library.isfinite(part).all() for part in parts):
+        if not all(np.isfinite(part).all() for part in parts):
             raise TrimtabError(f"{self.envs.id} gave an observation that is not finite")
-        if not library.isfinite(reward).all():
+        if not np.isfinite(reward).all():
             raise TrimtabError(f"{self.envs.id} gave a reward that is not finite")
         return observed
 
@@ -174,7 +185,7 @@ class Collector:
         on_device = tree_map(lambda part: torch.as_tensor(part, device=self.device), obs)
         action, aux = self.algorithm.explore(on_device, warmup=self._warmup)
         self._aux = dict(aux)
-        return action if self._tensors else action.cpu().numpy()
+        return action.cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the environments' state and the counters of finished episodes."""
@@ -203,7 +214,3 @@ class Collector:
 def _append(history: Array, last: Array) -> Array:
     """Return histories ``[N, K, ...]`` with one observation more and the oldest dropped."""
     return np.concatenate([history[:, 1:], last[:, None]], axis=1)
-
-
-def _to_numpy(values: Array | Tensor) -> Array:
-    return values.cpu().numpy() if isinstance(values, Tensor) else values

@@ -20,11 +20,13 @@ from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.sources.device_rollout import DeviceRolloutBuffer
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.relabel import Relabelled
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
+from trimtab.envs.vector import simulator_device
 from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class Experience(Protocol):
     """Takes rows of decisions and says what there is to learn from after each."""
 
     @property
-    def buffer(self) -> ReplayBuffer | RolloutBuffer:
+    def buffer(self) -> ReplayBuffer | RolloutBuffer | DeviceRolloutBuffer:
         """Where decisions go."""
         ...
 
@@ -113,7 +115,7 @@ class RolloutExperience:
         buffer: where decisions go.
     """
 
-    def __init__(self, buffer: RolloutBuffer) -> None:
+    def __init__(self, buffer: RolloutBuffer | DeviceRolloutBuffer) -> None:
         self.buffer = buffer
 
     def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
@@ -200,9 +202,24 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
         dataset: offline data that may share the batches, or None.
         steps: environment steps that the run gathers.
     """
-    config, algorithm = plan.config, plan.algorithm
+    config, algorithm, env = plan.config, plan.algorithm, plan.env
     action_shape = (plan.act_steps, plan.env.action_dim)
     observed = spec_of(plan.env, plan.act_steps, plan.observations)
+    simulated = simulator_device(env.id, config["device"], **env.options)
+    if algorithm.pace.rollout_steps and simulated != "cpu":
+        history = batch_spec_of(algorithm).history
+        seen = (history, observed.obs_dim) if history > 1 else (observed.obs_dim,)
+        return RolloutExperience(
+            DeviceRolloutBuffer(
+                algorithm.pace.rollout_steps,
+                config["num_envs"],
+                seen,
+                action_shape,
+                discount=config["discount"],
+                device=simulated,
+                aux=algorithm.aux_shapes,
+            )
+        )
     if algorithm.pace.rollout_steps:
         return RolloutExperience(
             RolloutBuffer(

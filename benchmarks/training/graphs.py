@@ -11,6 +11,7 @@ each of its courses (``Algorithm.branch``).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -19,10 +20,10 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.algorithms.phases import Phase
-from trimtab.types import Batch, Metrics
+from trimtab.algorithms.phases import Outcome, Phase
+from trimtab.types import Batch, Metrics, Rollout
 
-__all__ = ["CapturedUpdate", "CudaGraph", "Graph", "map_tensors", "replayed"]
+__all__ = ["CapturedUpdate", "CudaGraph", "Graph", "map_tensors", "replay_minibatches", "replayed"]
 
 WARMUP = 3
 """Updates of a branch before it is captured: libraries choose and allocate in the first ones."""
@@ -36,22 +37,33 @@ Value = TypeVar("Value")
 def replayed(phases: Sequence[Phase], algorithm: Algorithm) -> tuple[Phase, ...]:
     """Return a method's phases, whose updates on batches are replayed as CUDA graphs.
 
-    Those of a method that is not ``capturable`` stay as they are, and so does what learns from
-    rollouts or from trials.
+    Those of a method that is not ``capturable`` stay as they are. Of an update on a rollout, the
+    steps on minibatches are replayed (``Algorithm.minibatch_updates``).
     """
     if not algorithm.capturable:
         return tuple(phases)
     pool = torch.cuda.graph_pool_handle()
+    captured = functools.partial(
+        CapturedUpdate, make_graph=lambda: CudaGraph(pool), warm_up=on_another_stream
+    )
+    replay_minibatches(algorithm, captured)
+    return tuple(
+        phase
+        if phase.update is None
+        else dataclasses.replace(phase, update=captured(algorithm, phase.update))
+        for phase in phases
+    )
 
-    def captured(phase: Phase) -> Phase:
-        if phase.update is None:
-            return phase
-        update = CapturedUpdate(
-            algorithm, phase.update, lambda: CudaGraph(pool), warm_up=on_another_stream
-        )
-        return dataclasses.replace(phase, update=update)
 
-    return tuple(captured(phase) for phase in phases)
+def replay_minibatches(algorithm: Algorithm, make: Callable[..., CapturedUpdate]) -> None:
+    """Let a method replay its steps on minibatches of a rollout.
+
+    Args:
+        algorithm: the method.
+        make: returns a step that is replayed, as ``CapturedUpdate(algorithm, step, …)`` does.
+    """
+    for name in algorithm.minibatch_updates:
+        setattr(algorithm, name, make(algorithm, getattr(algorithm, name)))
 
 
 def on_another_stream(update: Callable[[], Metrics]) -> Metrics:
@@ -103,7 +115,7 @@ class _Captured:
 
     Attributes:
         graph: its kernels.
-        data: the batch that they read, at fixed addresses.
+        data: the batch or minibatch that they read, at fixed addresses.
         metrics: what it returned; its tensors are stale.
         names: of the metrics that are tensors.
         values: their values ``[M]``, which each replay writes anew.
@@ -111,7 +123,7 @@ class _Captured:
     """
 
     graph: Graph
-    data: Batch
+    data: Any
     metrics: Metrics
     names: tuple[str, ...]
     values: Tensor
@@ -128,7 +140,7 @@ class CapturedUpdate:
 
     Args:
         algorithm: the method.
-        update: one of its updates on a batch.
+        update: one of its updates on a batch, or its step on a minibatch.
         make_graph: returns a graph that holds nothing yet.
         warm_up: runs an update before it is captured; on a GPU on another stream.
         warmup: updates of each branch before it is captured.
@@ -150,27 +162,33 @@ class CapturedUpdate:
         self._last_metrics: dict[str, Tensor] = {}  # at fixed addresses: other branches read them
 
     def __call__(self, data: Any) -> Metrics:
-        """Update the method; return its metrics. Only what learns from a ``Batch`` is captured."""
-        if not isinstance(data, Batch):
+        """Update the method; return its metrics. A rollout and the outcome of a trial vary in size.
+
+        What learns from those is not captured.
+        """
+        if isinstance(data, Rollout | Outcome):
             return self.update(data)
-        branch = (len(data), data.whole, self.algorithm.branch)
+        device = next(_tensors(data)).device
+        branch = (len(data), getattr(data, "whole", None), self.algorithm.branch)
         if branch in self._captured:
             return self._replay(self._captured[branch], data)
-        self._keep_last_metrics(data.reward.device)
+        self._keep_last_metrics(device)
         self._seen[branch] = self._seen.get(branch, 0) + 1
         if self._seen[branch] <= self.warmup:
             metrics = self.warm_up(lambda: self.update(data))
-            self._keep_last_metrics(data.reward.device)
+            self._keep_last_metrics(device)
             return metrics
         if len(self._captured) == MOST:  # branches that never come again must not fill the memory
             del self._captured[next(iter(self._captured))]
-        self._captured[branch] = captured = self._capture(data)
+        self._captured[branch] = captured = self._capture(data, device)
         return self._metrics(captured)
 
-    def _capture(self, data: Batch) -> _Captured:
+    def _capture(self, data: Any, device: torch.device) -> _Captured:
         """Update once, and keep the kernels."""
-        fixed = dataclasses.replace(map_tensors(data, torch.clone), fixed=True)
-        before, device = self._whole_numbers(), data.reward.device
+        fixed = map_tensors(data, torch.clone)
+        if isinstance(fixed, Batch):
+            fixed = dataclasses.replace(fixed, fixed=True)
+        before = self._whole_numbers()
         metrics: Metrics = {}
         values = torch.empty(0, device=device)
 
@@ -191,7 +209,7 @@ class CapturedUpdate:
         )
         return _Captured(graph, fixed, metrics, names, values, counted)
 
-    def _replay(self, captured: _Captured, data: Batch) -> Metrics:
+    def _replay(self, captured: _Captured, data: Any) -> Metrics:
         for mine, given in zip(_tensors(captured.data), _tensors(data), strict=True):
             mine.copy_(given)
         captured.graph.replay()
@@ -240,7 +258,7 @@ def map_tensors(value: Value, function: Callable[[Tensor], Tensor]) -> Value:
     return mapped
 
 
-def _tensors(data: Batch) -> Iterator[Tensor]:
+def _tensors(data: Any) -> Iterator[Tensor]:
     """Yield the tensors of a batch, in a fixed order."""
     found: list[Tensor] = []
 

@@ -22,7 +22,8 @@ import torch
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.training.callbacks import Callback, Listeners, RunProgress
 from trimtab.benchmarks.training.checkpoint import Checkpoints
-from trimtab.benchmarks.training.collector import Collector, make_training_envs
+from trimtab.benchmarks.training.collector import Collector, make_collector, make_training_envs
+from trimtab.benchmarks.training.device_collector import DeviceCollector
 from trimtab.benchmarks.training.experience import (
     Experience,
     ReplayedExperience,
@@ -100,7 +101,7 @@ class Run:
             plan, lambda share: progress(share, "returns of the dataset")
         )
         self.experience: Experience | None = None
-        self.collector: Collector | None = None
+        self.collector: Collector | DeviceCollector | None = None
         phases = initial.phases
         if config["graphs"] and torch.device(config["device"]).type == "cuda":
             phases = replayed(phases, self.algorithm)
@@ -112,7 +113,9 @@ class Run:
             self.experience = make_experience(plan, self.dataset_source, gathered)
             buffer = self.experience.buffer
             envs = make_training_envs(plan, foreign_code)
-            self.collector = Collector(envs, self.algorithm, buffer, config["device"], foreign_code)
+            self.collector = make_collector(
+                envs, self.algorithm, buffer, config["device"], foreign_code
+            )
         self.judge = RunJudge(plan, self.algorithm.policy, foreign_code)
         self.checkpoints = Checkpoints(folder / CHECKPOINT)
         self.metrics = MetricsLog(folder / METRICS)

@@ -112,7 +112,7 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         self.act_steps = act_steps
         self.options = dict(options or {})
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
-        self._seed = _checked_seed(seed)
+        self.run_seed = _checked_seed(seed)
         self._custom_seed = episode_seed
         self._first = first = ChunkWrapper(make(id, **self.options), act_steps, discount)
         self.discount = first.discount
@@ -156,7 +156,7 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         """Return the seed that decides episode ``episode`` of environment ``index``."""
         if self._custom_seed is not None:
             return int(self._custom_seed(index, episode))
-        return default_episode_seed(self._seed, index, episode)
+        return default_episode_seed(self.run_seed, index, episode)
 
     def _start(self, rows: NDArray[np.intp], episodes: NDArray[np.int64]) -> None:
         indices = rows.tolist()
@@ -184,15 +184,23 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         Raises:
             TrimtabError: on options, a wrong seed, or after ``close``.
         """
+        self.check_reset(seed, options)
+        self._start(self._every, self._episode + 1)
+        return self._obs.copy(), {}
+
+    def check_reset(self, seed: int | None, options: Mapping[str, Any] | None) -> None:
+        """Check what ``reset`` is given, and take a new seed.
+
+        Raises:
+            TrimtabError: on options, a wrong seed, or after ``close``.
+        """
         if self.closed:
             raise TrimtabError(f"{self.id}: it is closed; make another one")
         if options:
             raise TrimtabError(f"{self.id}: reset takes no options, got {sorted(options)}")
         if seed is not None:
-            self._seed = _checked_seed(seed)
+            self.run_seed = _checked_seed(seed)
             self._episode[:] = -1
-        self._start(self._every, self._episode + 1)
-        return self._obs.copy(), {}
 
     def _advance(self, rows: Bools, actions: FloatArray) -> Played:
         """Play a chunk where ``rows`` is true and keep the books; no autoreset."""
@@ -281,7 +289,7 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         """
         taken = [self._actions[i, : self._chunks[i]] for i in range(self.num_envs)]
         return {
-            "run_seed": np.array(self._seed, np.int64),
+            "run_seed": np.array(self.run_seed, np.int64),
             "episode": self._episode.copy(),
             "seed": np.where(self._episode >= 0, self._episode_seed, 0),
             "chunks": self._chunks.copy(),
@@ -314,7 +322,7 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
                 f"{actions.shape}; this is {self.num_envs} environments with observations "
                 f"{self._obs.shape}; use the same task, num_envs and act_steps"
             )
-        self._seed = int(state["run_seed"])
+        self.run_seed = int(state["run_seed"])
         self._episode[episode < 0] = -1
         started = np.flatnonzero(episode >= 0)
         for index in started:

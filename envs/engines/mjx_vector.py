@@ -142,7 +142,7 @@ class MjxVectorEnv(EpisodeVectorEnv):
             episode_seed=episode_seed,
             options=options,
         )
-        self._programs = programs(id.split("/", 1)[1], device)
+        self.programs = programs(id.split("/", 1)[1], device)
         self._state: Any = None
         self.observations: Any = None
         """The present observations [N, O] as a JAX array on the device of the simulations."""
@@ -150,11 +150,11 @@ class MjxVectorEnv(EpisodeVectorEnv):
     def _begin(self, rows: Sequence[int], seeds: Sequence[int]) -> FloatArray:
         keys = np.zeros((self.num_envs, 2), np.uint32)
         keys[rows] = episode_keys(seeds)
-        state, self.observations = self._programs.begin(_placed(self._programs, keys))
+        state, self.observations = self.programs.begin(_placed(self.programs, keys))
         if self._state is not None and len(rows) < self.num_envs:
             started = np.zeros(self.num_envs, np.bool_)
             started[rows] = True
-            state = self._programs.keep(started, state, self._state)
+            state = self.programs.keep(started, state, self._state)
             self.observations = state.obs
         self._state = state
         return np.asarray(self.observations)[np.asarray(rows, np.intp)]
@@ -162,9 +162,7 @@ class MjxVectorEnv(EpisodeVectorEnv):
     def _play(self, rows: Bools, actions: FloatArray) -> Played:
         left = np.minimum(self.horizon - self._length, self.act_steps)
         allowed = np.where(rows, left, 0).astype(np.int32)
-        self._state, self.observations, *outcome = self._programs.play(
-            self._state, actions, allowed
-        )
+        self._state, self.observations, *outcome = self.programs.play(self._state, actions, allowed)
         rewards, terminations = map(np.asarray, outcome)
         terminated: Bools = np.asarray(terminations.any(axis=1))
         steps = np.where(terminated, terminations.argmax(axis=1) + 1, allowed).astype(np.int64)

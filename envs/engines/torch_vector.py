@@ -1,4 +1,4 @@
-"""Vector environments on a GPU, seen from torch: tensors in and out, observations uncopied."""
+"""MJX environments whose tensors never leave their device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
+from trimtab.envs.engines.mjx_programs import episode_keys
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
@@ -19,14 +21,16 @@ __all__ = ["TorchVectorEnv"]
 
 
 class TorchVectorEnv(gymnasium.vector.VectorWrapper):
-    """The same environments with tensors on ``device`` in place of arrays, in the infos as well.
+    """The same environments with tensors on ``device``; a step waits for nothing there.
 
-    Observations are JAX's own memory, handed over by DLPack: read them and never write into them.
-    Actions, rewards and flags are small and are copied, because the books of episodes are kept by
-    the processor.
+    Actions go to JAX and observations come from it by DLPack, uncopied: read observations and never
+    write into them. All episodes begin together and none terminates, so this process knows when
+    their time is up, and looks at no tensor for it. A simulation that is no longer finite starts
+    again within the compiled step; ``restarted`` counts these, and the row's episode ends with the
+    others.
 
     Args:
-        env: the environments, whose simulations are on ``device``.
+        env: the environments, whose simulations are on ``device``; they are started here alone.
         device: torch's name of it.
 
     Raises:
@@ -42,46 +46,136 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
             self.device = torch.empty(0, device=device).device
         except (AssertionError, ImportError, RuntimeError) as error:  # as torch was built
             raise TrimtabError(f"torch has no device {device!r} here; use device=cpu") from error
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the exact state as arrays, as the same environments without tensors do."""
-        return self._envs.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a state.
-
-        Raises:
-            TrimtabError: as the same environments without tensors do.
-        """
-        self._envs.load_state_dict(state)
-
-    def _tensors(self, value: Any) -> Any:
-        import torch
-
-        if isinstance(value, dict):
-            return {name: self._tensors(entry) for name, entry in value.items()}
-        return torch.as_tensor(value, device=self.device)
-
-    @property
-    def observations(self) -> Any:
+        self._programs = env.programs
+        weights = env.discount ** np.arange(env.act_steps, dtype=np.float32)
+        self._weights = self._placed(weights)
+        self._counts = {
+            count: self._placed(np.int32(count))
+            for count in (env.act_steps, env.horizon % env.act_steps)
+        }
+        chunks = -(-env.horizon // env.act_steps)
+        assert env.action_space.shape is not None
+        self._actions = torch.zeros((chunks, *env.action_space.shape), device=self.device)
+        self._return = torch.zeros(env.num_envs, device=self.device)
+        self.restarted = torch.zeros((), dtype=torch.int64, device=self.device)
+        """Simulations that were no longer finite, so far."""
+        self._taken: Tensor | None = None
+        self._state: Any = None
+        self._keys: Any = None
+        self._episode, self._chunks = -1, 0
+        self.observations: Any = None
         """The present observations [N, O] as JAX holds them."""
-        return self._envs.observations
-
-    def _observations(self) -> Tensor:
-        from torch.utils.dlpack import from_dlpack
-
-        observations: Tensor = from_dlpack(self.observations)
-        return observations
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """Start the next episode everywhere; return observations [N, O] and no infos."""
-        self._envs.reset(seed=seed, options=options)
-        return self._observations(), {}
+        if seed is not None:
+            self._episode = -1
+        self._envs.check_reset(seed=seed, options=options)
+        return self._start(self._episode + 1), {}
 
-    def step(self, actions: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Apply ``actions`` [N, act_steps, A]; return what the environments do, as tensors."""
-        _, *outcome, infos = self._envs.step(actions.detach().cpu().numpy().astype(np.float32))
-        reward, terminated, truncated = map(self._tensors, outcome)
-        return self._observations(), reward, terminated, truncated, self._tensors(infos)
+    def _start(self, episode: int) -> Tensor:
+        """Start an episode, given by its number, in all environments."""
+        self._episode, self._chunks = episode, 0
+        self._keys = self._placed(episode_keys(self._seeds()))
+        self._state, self.observations = self._programs.begin(self._keys)
+        self._return.zero_()
+        return self._tensor(self.observations)
+
+    def step(
+        self, actions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, NDArray[np.bool_], dict[str, Any]]:
+        """Apply ``actions`` [N, act_steps, A]; episodes whose time is up are followed by new ones.
+
+        Returns:
+            Observations [N, O] (of the new episodes, if the time is up), rewards [N] float32,
+            terminated [N] (what was started again), truncated [N], an array, and infos:
+            ``final_obs`` [N, O], the observations before new episodes began; ``final_info``, with
+            the ``return`` [N] of each episode if the time is up, else empty; ``steps``, the
+            environment steps of each row.
+        """
+        import jax
+
+        left = self._envs.horizon - self._chunks * self._envs.act_steps
+        steps = min(left, self._envs.act_steps)
+        self._actions[self._chunks] = actions
+        # It is kept until the next step has been asked for: JAX may not have read it yet.
+        self._taken = actions.detach().contiguous()
+        taken = jax.dlpack.from_dlpack(self._taken)
+        self._state, self.observations, *outcome, self._keys = self._programs.play_on(
+            self._state, taken, self._counts[steps], self._weights, self._keys
+        )
+        reward, restarted = map(self._tensor, outcome)
+        self._chunks += 1
+        self._return += reward
+        self.restarted += restarted.sum()
+        obs = final_obs = self._tensor(self.observations)
+        truncated = np.full(self.num_envs, left == steps)
+        final_info: dict[str, Tensor] = {}
+        if left == steps:
+            final_info["return"] = self._return.clone()
+            obs = self._start(self._episode + 1)
+        infos = {"final_obs": final_obs, "final_info": final_info, "steps": steps}
+        return obs, reward, restarted, truncated, infos
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the exact state as arrays, as the same environments without tensors do."""
+        number = self.num_envs
+        actions = self._actions[: self._chunks].transpose(0, 1).flatten(0, 1)
+        return {
+            "run_seed": np.array(self._envs.run_seed, np.int64),
+            "episode": np.full(number, self._episode, np.int64),
+            "seed": np.array(self._seeds(), np.int64),
+            "chunks": np.full(number, self._chunks, np.int64),
+            "actions": actions.cpu().numpy(),
+            "obs": np.array(self.observations),
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go back to a state by starting its episodes and repeating the actions.
+
+        Raises:
+            TrimtabError: if the state belongs to other environments, or if the simulator does not
+                arrive at the stored observations bit for bit.
+        """
+        import torch
+
+        episodes, chunks = {*state["episode"].tolist()}, {*state["chunks"].tolist()}
+        if (
+            state["obs"].shape != self.observation_space.shape
+            or not len(episodes) == len(chunks) == 1
+        ):
+            raise TrimtabError(
+                f"{self.id}: the saved state is of {len(state['obs'])} environments whose episodes "
+                f"began apart; this is {self.num_envs} that begin together; resume on the device "
+                "that saved it, with the same num_envs"
+            )
+        (episode,), (count,) = episodes, chunks
+        self._envs.run_seed = int(state["run_seed"])
+        actions = torch.as_tensor(state["actions"], device=self.device)
+        self._start(episode)
+        for chunk in actions.unflatten(0, (self.num_envs, count)).transpose(0, 1):
+            self.step(chunk)
+        if not np.array_equal(np.asarray(self.observations), state["obs"], equal_nan=True):
+            raise TrimtabError(
+                f"{self.id}: repeating the saved actions did not lead to the saved observations; "
+                "the simulator, the options or the device have changed"
+            )
+
+    def _seeds(self) -> list[int]:
+        """Return the seeds of the present episodes."""
+        return [self._envs.episode_seed(row, self._episode) for row in range(self.num_envs)]
+
+    def _placed(self, value: Any) -> Any:
+        """Return a number or an array as JAX's, on the device of the simulations."""
+        import jax
+
+        return jax.device_put(value, self._programs.device)
+
+    def _tensor(self, array: Any) -> Tensor:
+        """Return JAX's array as a tensor that shares its memory."""
+        from torch.utils.dlpack import from_dlpack
+
+        found: Tensor = from_dlpack(array)
+        return found

@@ -230,19 +230,20 @@ class NoiseNetwork(nn.Module):
         inputs = obs_dim + 2 * len(frequencies)
         self.network = mlp(inputs, hidden, math.prod(action_shape), activation="tanh")
 
-    def forward(self, obs: Tensor, time: Tensor, least: float, most: float) -> Tensor:
+    def forward(self, obs: Tensor, time: Tensor, least: float, most: float | Tensor) -> Tensor:
         """Return standard deviations ``[B, H, A]``.
 
         Args:
             obs: normalised observations ``[B, O]``.
             time: of the step, ``[1]`` or ``[B]``.
             least: lower bound.
-            most: upper bound.
+            most: upper bound; a scalar tensor where it changes.
         """
         angle = time[:, None] * self.frequencies
         features = torch.cat([angle.sin(), angle.cos()], dim=1).expand(len(obs), -1)
         share = (torch.tanh(self.network(torch.cat([features, obs], dim=1))) + 1) / 2
-        low, high = math.log(least), math.log(most)
+        low = math.log(least)
+        high = most.log() if isinstance(most, Tensor) else math.log(most)
         return (low + (high - low) * share).exp().reshape(-1, *self.action_shape)
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.finetuning.reinflow import ReinFlow
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.offline.oap import OAP
+from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.benchmarks.contracts.base import Broken
 from trimtab.benchmarks.contracts.made_up import make_setup
 from trimtab.benchmarks.contracts.methods import Subject, check_captured
@@ -135,3 +137,26 @@ def test_metrics_of_one_update_stay_when_the_next_is_replayed(batch_of: BatchOf)
     # The actor learns every other time; in between its latest metrics are shown.
     actor = [float(one["actor_loss"]) for one in found]
     assert actor[1::2][:-1] == actor[2::2] and len({*actor[1::2]}) == 6
+
+
+class Weakening(PPO):
+    """Its loss falls with a number of Python's, from rollout to rollout."""
+
+    def value_loss(self, part: Samples) -> Tensor:
+        """Return the loss of V."""
+        return super().value_loss(part) / (1 + self.updates)
+
+
+ROLLOUTS = {"rollout_steps": 8, "batch_size": 8, "epochs": 2}
+
+
+def test_minibatches_are_replayed_with_a_rate_that_falls() -> None:
+    falling = subject(PPO, decay_steps=1000, entropy_weight=0.01, **ROLLOUTS)
+    assert "same bits" in check_captured(falling)
+    with pytest.raises(Broken, match="differs where the kernels of update"):
+        check_captured(subject(Weakening, **ROLLOUTS))
+
+
+def test_a_warm_up_and_what_follows_are_branches() -> None:
+    tuned = subject(ReinFlow, critic_warmup=3, decay_steps=400, **ROLLOUTS)
+    assert "same bits" in check_captured(tuned)

@@ -117,8 +117,8 @@ def test_upper_bound_is_held_and_falls() -> None:
     algorithm = made(decay_steps=100 * 6 * 3 * 2, noise_hold=0.35)
     found = []
     for updates in (0, 35, 50, 100, 200):
-        algorithm.updates = updates
-        found.append(algorithm.upper_bound())
+        algorithm.count.updates.fill_(updates)
+        found.append(float(algorithm.upper_bound()))
     end = 0.7 * 0.24 + 0.3 * 0.1
     middle = end + (0.24 - end) * 0.5 * (1 + math.cos(math.pi * 0.15 / 0.65))
     assert found == pytest.approx([0.24, 0.24, middle, end, end])

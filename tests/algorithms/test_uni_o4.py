@@ -255,10 +255,10 @@ def test_online_surrogate_and_rates(
         total -= (min(ratio * a, bounded * a) + 0.2 * entropy) / 18
     assert cut > 0 and float(metrics["clip_share"]) == pytest.approx(cut / 18)
     assert float(metrics["policy_loss"]) == pytest.approx(total, rel=1e-4, abs=1e-4)
-    rates = [method.actor_optimizer.learning_rate]
+    rates = [float(method.actor_optimizer.learning_rate)]
     for seed in range(2):  # 36 steps each
         method.update(data_of(method, seed=seed))
-        rates.append(method.actor_optimizer.learning_rate)
+        rates.append(float(method.actor_optimizer.learning_rate))
     assert rates == pytest.approx([1e-3, 5e-4, 0.0])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from trimtab.envs.engines import mjx_programs
 from trimtab.envs.engines.mjx_programs import episode_keys, load_suite, programs
@@ -120,20 +121,71 @@ def test_state_is_restored_to_the_bit() -> None:
             np.testing.assert_array_equal(one, two)
 
 
-def test_tensors_share_memory_with_jax() -> None:
-    """The GPU's way out, on a processor: the same class, the same DLPack."""
-    import torch
+def on_device(**changed: Any) -> TorchVectorEnv:
+    """The GPU's way, on a processor: the same class, the same programs, the same DLPack."""
+    return TorchVectorEnv(chunked(**changed), "cpu")
 
-    plain, tensors = chunked(horizon=3), TorchVectorEnv(chunked(horizon=3), "cpu")
+
+def test_tensors_follow_arrays_through_the_ends_of_episodes() -> None:
+    plain, tensors = chunked(horizon=5), on_device(horizon=5)
     np.testing.assert_array_equal(plain.reset()[0], tensors.reset()[0].numpy())
-    for actions in chunks(2):
+    for number, actions in enumerate(chunks(7)):
         expected, found = plain.step(actions), tensors.step(torch.from_numpy(actions))
-        for one, two in zip(expected[:4], found[:4], strict=True):
-            np.testing.assert_array_equal(one, two.numpy())
-        np.testing.assert_array_equal(expected[4]["final_obs"], found[4]["final_obs"].numpy())
-        address = np.asarray(tensors._envs.observations).ctypes.data
-        assert found[0].data_ptr() == address
-        assert isinstance(found[4]["final_info"]["return"], torch.Tensor)
+        last = number % 3 == 2
+        for one, two in zip(expected[:3], found[:3], strict=True):
+            np.testing.assert_allclose(two.numpy(), one, atol=1e-5)
+        assert found[3].tolist() == expected[3].tolist() == [last] * COUNT
+        assert found[4]["steps"] == expected[4]["steps"][0] == (1 if last else CHUNK)
+        final = expected[4]["final_obs"] if last else expected[0]
+        np.testing.assert_allclose(found[4]["final_obs"].numpy(), final, atol=1e-5)
+        assert bool(found[4]["final_info"]) == last
+        if last:
+            returns = expected[4]["final_info"]["return"]
+            np.testing.assert_allclose(found[4]["final_info"]["return"], returns, rtol=1e-5)
+            np.testing.assert_array_equal(found[0].numpy(), expected[0])  # the next episode's seed
+    assert found[0].data_ptr() == np.asarray(tensors.observations).ctypes.data
+    assert int(tensors.restarted) == 0
+
+
+@pytest.mark.bits
+def test_what_is_not_finite_starts_again_and_no_other_row_notices() -> None:
+    undisturbed, env = on_device(), on_device()
+    undisturbed.reset()
+    begun = env.reset()[0].clone()
+    data = env._state.data
+    env._state = env._state.replace(data=data.replace(qpos=data.qpos.at[0].set(np.nan)))
+    for number, actions in enumerate(map(torch.from_numpy, chunks(3))):
+        expected, found = undisturbed.step(actions), env.step(actions)
+        for one, other in zip(expected[:3], found[:3], strict=True):
+            assert torch.equal(one[1:], other[1:])
+        assert found[2].tolist() == [number == 0, False, False]
+        assert torch.isfinite(found[0]).all() and torch.isfinite(found[1]).all()
+        if number == 0:
+            assert found[1][0] == 0.0
+            # It starts from a draw of its own, and at rest as all do.
+            assert not torch.equal(found[0][0], begun[0])
+            assert (found[0][0] - begun[0]).abs().max() < 0.2
+    assert int(env.restarted) == 1
+
+
+@pytest.mark.bits
+def test_tensors_are_restored_to_the_bit() -> None:
+    env, other = on_device(horizon=7), on_device(horizon=7)
+    env.reset()
+    played = list(map(torch.from_numpy, chunks(9)))
+    for actions in played[:6]:
+        env.step(actions)
+    other.load_state_dict(env.state_dict())
+    for actions in played[6:]:
+        for one, two in zip(env.step(actions)[:3], other.step(actions)[:3], strict=True):
+            assert torch.equal(one, two)
+    state = env.state_dict()
+    with pytest.raises(TrimtabError, match="did not lead to the saved observations"):
+        other.load_state_dict({**state, "obs": state["obs"] + 1})
+    with pytest.raises(TrimtabError, match="is of 3 environments whose episodes began apart"):
+        other.load_state_dict({**state, "episode": state["episode"] + np.arange(COUNT)})
+    with pytest.raises(TrimtabError, match=r"reset takes no options, got \['far'\]"):
+        env.reset(options={"far": 1})
 
 
 def test_devices_that_are_not_there() -> None:
