@@ -1,4 +1,4 @@
-"""Whole runs on a CUDA GPU: PPO on an MJX task whose simulations never leave it, beside Brax's PPO.
+"""Whole runs on a CUDA GPU: PPO on MJX tasks whose simulations never leave it, beside Brax's PPO.
 
 A part of ``scripts/gpu.py``. A run is that of ``trimtab train``, from its settings to its bundle.
 Its numbers of environments are those that ``scripts/gpu_simulation.py`` compiles.
@@ -21,25 +21,31 @@ from trimtab.benchmarks.training.train import train
 
 __all__ = ["RUNS", "Training", "run"]
 
-TASK, ROLLOUT, MINIBATCHES, EPOCHS, HIDDEN = "CheetahRun", 32, 8, 5, 64
-WORDS = [f"env=playground/{TASK}", "algorithm=ppo", "device=cuda", "eval_episodes=16"]
+ROLLOUT, MINIBATCHES, EPOCHS, HIDDEN = 32, 8, 5, 64
+WORDS = ["algorithm=ppo", "device=cuda", "eval_episodes=4"]
 WORDS += [f"algorithm.rollout_steps={ROLLOUT}", f"algorithm.epochs={EPOCHS}"]
-EVALUATIONS = 4
+EVALUATIONS = 2
 
 
 @dataclass(frozen=True)
 class Training:
-    """A run: its row's name, its environments side by side, and its steps with ``scale=1``."""
+    """A run: its row's name, its task, environments side by side, and steps with ``scale=1``."""
 
     name: str
+    task: str
     copies: int
     steps: int
 
 
 RUNS = (
-    Training("ppo_half_cheetah_1024", 1024, 2_000_000),
-    Training("ppo_half_cheetah_4096", 4096, 8_000_000),
+    Training("ppo_half_cheetah_4096", "playground/CheetahRun", 4096, 16_000_000),
+    Training("ppo_hopper_stand_4096", "playground/HopperStand", 4096, 8_000_000),
+    Training("ppo_walker_run_4096", "playground/WalkerRun", 4096, 8_000_000),
+    Training("ppo_half_cheetah_2048", "playground/CheetahRun", 2048, 8_000_000),
+    Training("ppo_half_cheetah_8192", "playground/CheetahRun", 8192, 16_000_000),
+    Training("ppo_half_cheetah_1024", "playground/CheetahRun", 1024, 4_000_000),
 )
+"""The most important ones first: a call may end before the last."""
 
 
 def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any], str]:
@@ -54,7 +60,8 @@ def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any],
         scale: factor to its steps.
     """
     steps, copies = round(training.steps * scale), training.copies
-    words = [*WORDS, f"num_envs={copies}", f"online_steps={steps}"]
+    words = [f"env={training.task}", *WORDS]
+    words += [f"num_envs={copies}", f"online_steps={steps}"]
     words += [f"algorithm.batch_size={copies * ROLLOUT // MINIBATCHES}"]
     words += [f"eval_every={steps // EVALUATIONS}"]
     started = time.perf_counter()
@@ -65,10 +72,11 @@ def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any],
     for row in pq.read_table(result.folder / "episodes.parquet").to_pylist():
         returns.setdefault(row["env_steps"], []).append(row["return"])
     ours = median_rate([json.loads(line) for line in metrics.splitlines()])
+    peer = beside_brax(training.task, ours, copies, steps)
     row = {
         "name": training.name, "group": "gpu", "unit": "steps/s", "words": words,
-        "ours": ours, **beside_brax(ours, copies, steps), "rounds": 1, "ours_threads": 1,
-        "peer_threads": 1, "seconds": seconds, "returns_by_steps": returns,
+        "ours": ours, **peer, "rounds": 1, "ours_threads": 1, "peer_threads": 1,
+        "seconds": seconds, "returns_by_steps": returns,
     }  # fmt: skip
     return row, metrics
 
@@ -83,15 +91,15 @@ def median_rate(lines: list[dict[str, Any]]) -> float:
     )
 
 
-def beside_brax(ours: float, copies: int, steps: int) -> dict[str, Any]:
+def beside_brax(task: str, ours: float, copies: int, steps: int) -> dict[str, Any]:
     """Return what a row has of the peer; where it fails, why."""
     found: dict[str, Any] = dict.fromkeys(
         ("peer", "ratio_median", "ratio_min", "ratio_max"), None
     ) | {"peer_name": "Brax, PPO"}
     try:
         peer = gpu_brax.steps_per_second(
-            TASK, copies=copies, steps=steps, rollout=ROLLOUT, minibatches=MINIBATCHES,
-            epochs=EPOCHS, hidden=HIDDEN,
+            task.partition("/")[2], copies=copies, steps=steps, rollout=ROLLOUT,
+            minibatches=MINIBATCHES, epochs=EPOCHS, hidden=HIDDEN,
         )  # fmt: skip
     except Exception as error:  # Brax and JAX raise anything, and our run stands
         told = str(error).strip().splitlines() or [""]

@@ -5,12 +5,15 @@ are the rows; a new row is a new :class:`Pair` there. How it is measured stands 
 
     warm-up of every side, then rounds of   ours peer   ours peer   ours peer ...
 
-Sides take turns, so that a machine that slows down for a while slows both down. A ratio is always
-that of two neighbouring turns, and above 1 means that ours is faster.
+Each side has a process of its own, so that no setting of one of them, such as of the memory's
+allocator or of a library's threads, speeds the other up or slows it down. Sides take turns, so that
+a machine that slows down for a while slows both down. A ratio is always that of two neighbouring
+turns, and above 1 means that ours is faster.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import math
 import os
@@ -19,12 +22,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
+from trimtab.benchmarks.core.allocator import keep_freed_memory
 from trimtab.benchmarks.training.settings.words import listed, nearest
+from trimtab.child import Child, end_children
 from trimtab.errors import TrimtabError
 
 GROUPS: Mapping[str, str] = {
@@ -38,6 +43,9 @@ GROUPS: Mapping[str, str] = {
 }
 """Where the rows of each group are: a module with ``PAIRS``."""
 
+_ENDING = 5.0
+"""Seconds that a side's process has to end."""
+
 ALL_CORES = 0
 """A number of torch threads: as many as this process may use processors."""
 
@@ -45,6 +53,7 @@ BEST_OF_BOTH = (1, ALL_CORES)
 """Torch threads where all cores may be taken: each side is tried with both, the faster counts."""
 
 Clock = Callable[[], float]
+Which = Literal["ours", "peer"]
 Progress = Callable[[float, str], None]
 
 Work = Callable[[], float]
@@ -174,6 +183,7 @@ def measure_all(
     *,
     rounds: int,
     scale: float = 1.0,
+    begin: Begin | None = None,
     progress: Progress = lambda share, text: None,
     done: Callable[[list[Row]], None] = lambda rows: None,
 ) -> list[Row]:
@@ -183,21 +193,37 @@ def measure_all(
         pairs: the rows.
         rounds: turns of each side.
         scale: factor to the amount of work of a turn.
+        begin: as for :func:`measure`.
         progress: told the share that is done and the row that is next.
         done: given all rows so far after each row, so that an interrupted measurement is not lost.
     """
     rows: list[Row] = []
     for number, pair in enumerate(pairs):
         progress(number / len(pairs), pair.name)
-        rows.append(measure(pair, rounds=rounds, scale=scale))
+        rows.append(measure(pair, rounds=rounds, scale=scale, begin=begin or elsewhere))
         done(rows)
     progress(1.0, "done")
     return rows
 
 
-def measure(
-    pair: Pair, *, rounds: int, scale: float = 1.0, clock: Clock = time.perf_counter
-) -> Row:
+class Turns(Protocol):
+    """A side of a row that is set up and warmed up, with a number of torch threads."""
+
+    @property
+    def threads(self) -> int:
+        """The number of torch threads."""
+        ...
+
+    def take(self) -> float:
+        """Do the work of a turn; return its rate in units per second."""
+        ...
+
+
+Begin = Callable[[Pair, Which, float, ExitStack], list[Turns]]
+"""Sets a side of a pair up, at a scale, for each of its numbers of threads, and warms each up."""
+
+
+def measure(pair: Pair, *, rounds: int, scale: float = 1.0, begin: Begin | None = None) -> Row:
     """Measure one pair in turns.
 
     A peer that is not installed, or does not start, leaves its columns empty and says so in
@@ -207,74 +233,144 @@ def measure(
         pair: the two sides.
         rounds: turns of each side, after one turn each to warm up.
         scale: factor to the amount of work of a turn.
-        clock: seconds, monotonic.
+        begin: sets a side up; None: in a process of its own (:func:`elsewhere`).
     """
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    np.random.seed(0)
-    try:
-        with ExitStack() as exits:
-            stage = Stage(scale, exits)
-            ours = _warmed(pair.ours, pair, stage, clock)
-            peers: list[_Turn] = []
-            peer_name = pair.peer_name
-            if pair.peer is not None:
-                try:
-                    peers = _warmed(pair.peer, pair, stage, clock)
-                except Exception as error:  # another project's code may raise anything
-                    peer_name = f"{peer_name}: {_reason(error)}"
-            for _ in range(rounds):
-                for turn in (*ours, *peers):
-                    turn.take()
-    finally:
-        torch.set_num_threads(threads_before)
+    begin = begin or elsewhere
+    with ExitStack() as exits:
+        ours = [_Rates(turns) for turns in begin(pair, "ours", scale, exits)]
+        peers: list[_Rates] = []
+        peer_name = pair.peer_name
+        if pair.peer is not None:
+            try:
+                peers = [_Rates(turns) for turns in begin(pair, "peer", scale, exits)]
+            except Exception as error:  # another project's code may raise anything
+                peer_name = f"{peer_name}: {_reason(error)}"
+        for _ in range(rounds):
+            for side in (*ours, *peers):
+                side.found.append(side.turns.take())
     mine = _fastest(ours)
     theirs = _fastest(peers) if peers else None
-    ratios = [a / b for a, b in zip(mine.rates, theirs.rates, strict=True)] if theirs else []
+    ratios = [a / b for a, b in zip(mine.found, theirs.found, strict=True)] if theirs else []
     return Row(
         name=pair.name,
         group=pair.group,
         unit=pair.unit,
-        ours=statistics.median(mine.rates),
-        peer=statistics.median(theirs.rates) if theirs else None,
+        ours=statistics.median(mine.found),
+        peer=statistics.median(theirs.found) if theirs else None,
         peer_name=peer_name,
         ratio_median=statistics.median(ratios) if theirs else None,
         ratio_min=min(ratios, default=None),
         ratio_max=max(ratios, default=None),
         rounds=rounds,
-        ours_threads=mine.threads,
-        peer_threads=theirs.threads if theirs else None,
+        ours_threads=mine.turns.threads,
+        peer_threads=theirs.turns.threads if theirs else None,
     )
 
 
-class _Turn:
-    """Work that is done in turns with other work, with its own number of torch threads."""
+@dataclass(frozen=True)
+class _Rates:
+    """A side that takes turns, and the rates of its turns."""
 
-    def __init__(self, work: Work, threads: int, clock: Clock) -> None:
-        self.work, self.threads, self.clock = work, threads, clock
-        self.rates: list[float] = []
+    turns: Turns
+    found: list[float] = field(default_factory=list)
 
-    def take(self) -> None:
-        """Do the work once and note its rate."""
+
+def thread_numbers(pair: Pair) -> list[int]:
+    """Return the numbers of torch threads that the sides of a row are measured with."""
+    return [*dict.fromkeys(threads or cores() for threads in pair.threads)]
+
+
+@dataclass(frozen=True)
+class _TurnsHere:
+    """Turns in this process."""
+
+    work: Work
+    threads: int
+    clock: Clock
+
+    def take(self) -> float:
+        before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
-        started = self.clock()
-        count = self.work()
-        self.rates.append(count / max(self.clock() - started, 1e-9))
+        try:
+            started = self.clock()
+            count = self.work()
+            return count / max(self.clock() - started, 1e-9)
+        finally:
+            torch.set_num_threads(before)
 
 
-def _warmed(side: Side, pair: Pair, stage: Stage, clock: Clock) -> list[_Turn]:
-    """Return a side's work for each number of threads, each done once without being counted."""
-    numbers = dict.fromkeys(threads or cores() for threads in pair.threads)
-    turns = [_Turn(side(stage), threads, clock) for threads in numbers]
-    for turn in turns:
-        turn.take()
-        turn.rates.clear()
+def here(
+    pair: Pair, which: Which, scale: float, exits: ExitStack, clock: Clock = time.perf_counter
+) -> list[Turns]:
+    """Set a side up in this process.
+
+    Args:
+        pair: the row.
+        which: of its sides.
+        scale: factor to the amount of work of a turn.
+        exits: closes what the side has opened.
+        clock: seconds, monotonic.
+    """
+    side = pair.ours if which == "ours" else pair.peer
+    assert side is not None
+    torch.manual_seed(0)
+    np.random.seed(0)
+    stage = Stage(scale, exits)
+    turns: list[Turns] = [
+        _TurnsHere(side(stage), threads, clock) for threads in thread_numbers(pair)
+    ]
+    for one in turns:
+        one.take()
     return turns
 
 
-def _fastest(turns: Sequence[_Turn]) -> _Turn:
-    return max(turns, key=lambda turn: statistics.median(turn.rates))
+@dataclass(frozen=True)
+class _TurnsElsewhere:
+    """Turns in a process that has set the side up."""
+
+    child: Child
+    number: int
+    threads: int
+
+    def take(self) -> float:
+        return float(self.child.call(take_turn, self.number))
+
+
+def elsewhere(pair: Pair, which: Which, scale: float, exits: ExitStack) -> list[Turns]:
+    """Set a side up in a process of its own, which ends with the row.
+
+    Raises:
+        TrimtabError: if the side raises it.
+        RuntimeError: if it raises another exception, which the message names.
+    """
+    child = Child(silent=True)
+    exits.callback(end_children, [child], _ENDING)
+    threads = thread_numbers(pair)
+    child.call(set_up, pair.group, pair.name, which, scale)
+    return [_TurnsElsewhere(child, number, count) for number, count in enumerate(threads)]
+
+
+_set_up: list[Turns] = []
+"""The side that this process has set up, where it is one of a row's own."""
+
+
+def set_up(group: str, name: str, which: Which, scale: float) -> None:
+    """Set a side up in this process, which is its own."""
+    (pair,) = (one for one in importlib.import_module(GROUPS[group]).PAIRS if one.name == name)
+    if which == "ours":
+        keep_freed_memory()  # as a run does
+    exits = ExitStack()
+    atexit.register(exits.close)
+    _set_up.extend(here(pair, which, scale, exits))
+
+
+def take_turn(number: int) -> float:
+    """Take a turn with one of the numbers of threads; return its rate."""
+    return _set_up[number].take()
+
+
+def _fastest(sides: Sequence[_Rates]) -> _Rates:
+    return max(sides, key=lambda side: statistics.median(side.found))
 
 
 def cores() -> int:
@@ -284,7 +380,9 @@ def cores() -> int:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return "not installed"
     text = " ".join(str(error).split())
-    return f"does not run ({type(error).__name__}: {text[:120]})"
+    if not hasattr(error, "__notes__"):  # another process's has its type in its text already
+        text = f"{type(error).__name__}: {text}"
+    if text.startswith("ModuleNotFoundError"):
+        return "not installed"
+    return f"does not run ({text[:140]})"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trimtab.benchmarks.core.allocator import keep_freed_memory
 from trimtab.errors import TrimtabError
 from trimtab.policies.defaults import torch_defaults
 from trimtab.types import Tensor
@@ -47,6 +48,7 @@ def start_torch(seed: int, threads: int) -> ForeignCode:
     Raises:
         TrimtabError: if torch is not set to what a run needs.
     """
+    keep_freed_memory()
     foreign_code = ForeignCode(seed, threads)
     foreign_code.check()
     torch.manual_seed(seed)

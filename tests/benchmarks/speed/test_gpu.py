@@ -111,8 +111,9 @@ def test_a_run_for_a_gpu_comes_to_its_end(
     gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same run, small, on the processor."""
-    small = ["env=gym/InvertedPendulum-v5", "algorithm=ppo", "algorithm.rollout_steps=32"]
+    small = ["algorithm=ppo", "algorithm.rollout_steps=32"]
     monkeypatch.setattr(gpu.gpu_training, "WORDS", [*small, "eval_episodes=2"])
+    monkeypatch.setattr(gpu.gpu_training, "EVALUATIONS", 4)
     asked: list[dict[str, Any]] = []
 
     def peer(task: str, **settings: Any) -> float:
@@ -122,14 +123,14 @@ def test_a_run_for_a_gpu_comes_to_its_end(
         return 200.0
 
     monkeypatch.setattr(gpu.gpu_training.gpu_brax, "steps_per_second", peer)
-    training = gpu.gpu_training.Training("ppo", copies=1, steps=512)
+    training = gpu.gpu_training.Training("ppo", "gym/InvertedPendulum-v5", copies=1, steps=512)
     row, again = (
         gpu.trained(gpu.settings([f"out={tmp_path}", "scale=0.5"]), training) for _ in range(2)
     )
     assert row["peer"] == 200.0 and row["ratio_median"] == row["ours"] / 200.0
     assert again["peer_failed"] == "AttributeError: jax has no pmap" and again["peer"] is None
     # The peer gets what the run's words say.
-    assert asked[0] == {"task": "CheetahRun", "copies": 1, "steps": 256, "rollout": 32,
+    assert asked[0] == {"task": "InvertedPendulum-v5", "copies": 1, "steps": 256, "rollout": 32,
                         "minibatches": 8, "epochs": 5, "hidden": 64}  # fmt: skip
     config = compose_run(row["words"])
     assert "hidden" not in config["algorithm"]  # so it is the default, whose widths are 64

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,11 @@ def nothing(stage: Stage) -> Work:
     return lambda: 1.0
 
 
+def on(clock: speed.Clock) -> speed.Begin:
+    """What sets a side up in this process, by a clock."""
+    return functools.partial(speed.here, clock=clock)
+
+
 def pair(ours: Side, peer: Side | None = None, **keywords: Any) -> Pair:
     return Pair("row", "updates", "updates/s", ours, peer, "Peer" if peer else None, **keywords)
 
@@ -72,7 +80,7 @@ def test_rates_and_ratios_are_those_of_the_turns() -> None:
     # The first turns only warm up: a hundred seconds there are in no number.
     ours = time.side("ours", 100, 1.0, 2.0, 5.0)
     peer = time.side("peer", 100, 4.0, 2.0, 50.0)
-    row = speed.measure(pair(ours, peer), rounds=3, clock=time.clock)
+    row = speed.measure(pair(ours, peer), rounds=3, begin=on(time.clock))
     assert (row.ours, row.peer) == (5.0, 2.5)
     assert (row.ratio_median, row.ratio_min, row.ratio_max) == (4.0, 1.0, 10.0)
     assert (row.peer_name, row.rounds) == ("Peer", 3)
@@ -82,7 +90,7 @@ def test_rates_and_ratios_are_those_of_the_turns() -> None:
 def test_sides_take_turns_after_the_warm_up() -> None:
     time = FakeTime()
     sides = time.side("A", *[1.0] * 4), time.side("B", *[1.0] * 4)
-    speed.measure(pair(*sides), rounds=3, clock=time.clock)
+    speed.measure(pair(*sides), rounds=3, begin=on(time.clock))
     warm_up, turns = time.worked[:2], time.worked[2:]
     assert {name for name, _ in warm_up} == {"A", "B"}
     assert [name for name, _ in turns] == ["A", "B"] * 3
@@ -103,7 +111,7 @@ def test_each_side_is_measured_with_one_thread_and_all_and_its_faster_counts(
             threads=speed.BEST_OF_BOTH,
         ),
         rounds=2,
-        clock=time.clock,
+        begin=on(time.clock),
     )
     assert (row.ours, row.peer, row.ratio_median) == (10.0, 5.0, 2.0)
     assert (row.ours_threads, row.peer_threads) == (1, 2)
@@ -121,14 +129,14 @@ def test_each_side_is_measured_with_one_thread_and_all_and_its_faster_counts(
 )
 def test_a_peer_that_is_not_there_is_told_and_ours_measured(peer: Side, told: str) -> None:
     time = FakeTime()
-    row = speed.measure(pair(time.side("ours", 1.0, 2.0), peer), rounds=1, clock=time.clock)
+    row = speed.measure(pair(time.side("ours", 1.0, 2.0), peer), rounds=1, begin=on(time.clock))
     assert (row.ours, row.peer, row.ratio_median, row.peer_name) == (5.0, None, None, told)
     assert told in speed_report.markdown([row])
 
 
 def test_an_error_of_ours_is_not_hidden() -> None:
     with pytest.raises(RuntimeError, match="no such"):
-        speed.measure(pair(broken), rounds=1)
+        speed.measure(pair(broken), rounds=1, begin=speed.here)
 
 
 def test_what_a_side_opened_is_closed() -> None:
@@ -138,7 +146,7 @@ def test_what_a_side_opened_is_closed() -> None:
         stage.exits.callback(closed.append, "closed")
         return lambda: 1.0
 
-    speed.measure(pair(side, side), rounds=1)
+    speed.measure(pair(side, side), rounds=1, begin=speed.here)
     assert closed == ["closed", "closed"]
 
 
@@ -187,6 +195,7 @@ def test_bad_input_is_one_line(
 def test_a_row_is_printed_in_every_format(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(speed, "elsewhere", speed.here)
     monkeypatch.setattr(speed, "all_pairs", lambda: [pair(nothing, missing)])
     for form in ("json", "markdown", "table"):
         assert speed_command("row", 2, "1", "", form) == 0
@@ -201,6 +210,7 @@ def test_a_row_is_printed_in_every_format(
 def test_out_holds_rows_and_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(speed, "elsewhere", speed.here)
     monkeypatch.setattr(speed, "all_pairs", lambda: [pair(nothing, nothing)])
     assert speed_command("", 1, "0.5", str(tmp_path / "new" / "out"), "json") == 0
     folder = tmp_path / "new" / "out"
@@ -219,6 +229,7 @@ def test_rows_so_far_are_kept_after_each() -> None:
     speed.measure_all(
         [pair(nothing), pair(nothing)],
         rounds=1,
+        begin=speed.here,
         done=lambda rows: seen.append([row.name for row in rows]),
     )
     assert seen == [["row"], ["row", "row"]]
@@ -250,9 +261,20 @@ def test_a_peer_of_another_environment_says_what_lacks(monkeypatch: pytest.Monke
 def test_every_row_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # With two threads a side would wait for a core that another test has.
     monkeypatch.setattr(speed, "cores", lambda: 1)
-    rows = speed.measure_all(speed.all_pairs(), rounds=1, scale=1e-4)
+    rows = speed.measure_all(speed.all_pairs(), rounds=1, scale=1e-4, begin=speed.here)
     assert all(isinstance(row, Row) and row.ours > 0 for row in rows)
     compared = [row for row in rows if row.peer is not None]
     assert {row.group for row in compared} == {*speed.GROUPS} - WITHOUT_PEERS
     assert all(row.ratio_min == row.ratio_median == row.ratio_max for row in compared)
     assert not [row.peer_name for row in rows if "does not run" in (row.peer_name or "")]
+
+
+def test_each_side_has_a_process_of_its_own() -> None:
+    """The allocator is told to keep memory in ours alone; both give rates, and both end."""
+    (sample,) = [one for one in speed.all_pairs() if one.name == "sample"]
+    with ExitStack() as exits:
+        ours, theirs = (speed.elsewhere(sample, which, 1e-3, exits) for which in ("ours", "peer"))
+        children: list[Any] = [side[0].child for side in (ours, theirs)]  # type: ignore[attr-defined]
+        assert len({os.getpid(), *(child.process.pid for child in children)}) == 3
+        assert ours[0].take() > 0 and theirs[0].take() > 0
+    assert [child.process.returncode for child in children] == [0, 0]
