@@ -158,8 +158,8 @@ class Algorithm(metaclass=CheckedSettings):
             Every other attribute that changes must be saved.
         revision: version of the method's mathematics. A change raises it by one, in the class that
             changes. Results of different revisions never share a table or a run's folder.
-        capturable: whether its updates on batches read no number back and change tensors alone, so
-            that a GPU can replay them; ``trimtab check algorithm`` tests it.
+        capturable: whether a GPU can replay its updates on batches: they read no number back, and
+            change tensors alone. ``trimtab check algorithm`` tests a method that says so.
         minibatch_updates: names of those of its methods that take a step on a minibatch of a
             rollout and return scalars; a GPU replays them, too.
         neutral: settings added after results were published, each with the value that reproduces
@@ -185,7 +185,7 @@ class Algorithm(metaclass=CheckedSettings):
     # What identifies it, and its settings.
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    capturable: ClassVar[bool] = True
+    capturable: ClassVar[bool] = False
     minibatch_updates: ClassVar[tuple[str, ...]] = ()
     faithful: ClassVar[bool] = True
     section: ClassVar[str] = "algorithm"

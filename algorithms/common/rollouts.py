@@ -108,6 +108,7 @@ class RolloutActorCritic(Algorithm):
     """
 
     minibatch_updates = ("learn",)
+    capturable = True
 
     def __init__(
         self,

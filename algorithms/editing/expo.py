@@ -86,6 +86,7 @@ class EXPO(Algorithm):
     """
 
     needs = Needs({"start"})
+    capturable = True
 
     def __init__(
         self,

@@ -84,6 +84,7 @@ class PARL(Algorithm):
 
     needs = Needs({"start"})
     faithful = False
+    capturable = True
 
     def __init__(
         self,

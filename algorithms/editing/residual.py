@@ -95,6 +95,7 @@ class Residual(Algorithm):
     """
 
     needs = Needs({"base"})
+    capturable = True
 
     def __init__(
         self,

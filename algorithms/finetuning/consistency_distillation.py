@@ -67,6 +67,7 @@ class ConsistencyDistillation(Algorithm):
 
     needs = Needs({"base", "dataset"}, next_observations=False, rewards=False)
     unsaved = frozenset({"teacher", "denoiser"})  # they are frozen
+    capturable = True
 
     def __init__(
         self,

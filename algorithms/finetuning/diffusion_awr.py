@@ -60,6 +60,7 @@ class DiffusionAWR(Algorithm):
 
     needs = Needs({"start"})
     batch_spec = BatchSpec(mc_return=True)
+    capturable = True
 
     def __init__(
         self,

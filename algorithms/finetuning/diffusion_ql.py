@@ -72,6 +72,7 @@ class DiffusionQL(Algorithm):
     """
 
     needs = Needs({"start"})
+    capturable = True
 
     def __init__(
         self,

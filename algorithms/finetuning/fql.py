@@ -71,6 +71,7 @@ class FQL(Algorithm):
 
     needs = Needs({"start"})
     revision = 2  # 1 let the flow gather the first steps after offline updates, too
+    capturable = True
 
     def __init__(
         self,

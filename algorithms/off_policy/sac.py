@@ -63,6 +63,8 @@ class SAC(Algorithm):
         log_std_min: lower bound of the actor's log standard deviation before squashing.
     """
 
+    capturable = True
+
     def __init__(
         self,
         setup: Setup,

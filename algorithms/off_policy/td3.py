@@ -48,6 +48,8 @@ class TD3(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
+    capturable = True
+
     def __init__(
         self,
         setup: Setup,

@@ -55,6 +55,7 @@ class AWAC(Algorithm):
     """
 
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
+    capturable = True
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ class BehaviorCloning(Algorithm):
     """
 
     needs = Needs({"policy", "dataset"}, next_observations=False, rewards=False)
+    capturable = True
 
     def __init__(
         self,

@@ -65,6 +65,7 @@ class CFGRL(Algorithm):
     """
 
     needs = Needs({"dataset"})
+    capturable = True
 
     def __init__(
         self,

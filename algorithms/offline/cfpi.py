@@ -63,6 +63,7 @@ class CFPI(Algorithm):
 
     needs = Needs({"dataset"})
     batch_spec = BatchSpec(next_action=True)
+    capturable = True
 
     def __init__(
         self,

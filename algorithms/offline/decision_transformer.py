@@ -59,6 +59,7 @@ class DecisionTransformer(Algorithm):
     """
 
     needs = Needs({"dataset"}, next_observations=False)
+    capturable = True
 
     def __init__(
         self,

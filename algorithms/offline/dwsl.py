@@ -55,6 +55,7 @@ class DWSL(Algorithm):
 
     needs = Needs({"dataset"})
     batch_spec = BatchSpec(goal=1.0)
+    capturable = True
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class IQL(Algorithm):
     """
 
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
+    capturable = True
 
     def __init__(
         self,

@@ -73,6 +73,7 @@ class OPPO(Algorithm):
     """
 
     needs = Needs({"dataset"}, next_observations=False)
+    capturable = True
 
     def __init__(
         self,

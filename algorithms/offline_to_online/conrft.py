@@ -83,6 +83,7 @@ class ConRFT(Algorithm):
 
     needs = Needs({"start", "dataset"})
     unsaved = frozenset({"teacher"})  # it is frozen
+    capturable = True
 
     def __init__(
         self,

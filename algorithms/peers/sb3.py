@@ -91,7 +91,6 @@ class Peer(Algorithm):
     """
 
     judged: Policy
-    capturable = False  # Stable-Baselines3's own train() makes its tensors from arrays
 
     @abstractmethod
     def copy_weights(self) -> None:

@@ -63,6 +63,7 @@ class BestOfN(Algorithm):
 
     needs = Needs({"base"})
     faithful = False
+    capturable = True
 
     def __init__(
         self,

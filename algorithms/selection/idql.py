@@ -66,6 +66,7 @@ class IDQL(Algorithm):
     """
 
     needs = Needs({"start"})
+    capturable = True
 
     def __init__(
         self,

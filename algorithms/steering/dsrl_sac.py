@@ -87,6 +87,7 @@ class DSRLSAC(Algorithm):
     neutral = MappingProxyType({"noise_chunk": "each"})
     unsaved = frozenset({"policy"})  # made of the actor, which is saved, and the frozen base
     policy: LatentPolicy
+    capturable = True
 
     def __init__(
         self,

@@ -264,7 +264,7 @@ def check_captured(subject: Subject) -> str:
     """Updates and their minibatches are captured as on a GPU, and replayed to the same bits."""
     first = subject.make(0, "cpu")
     if not first.capturable:
-        return "none: it says that it is not capturable"
+        return "none: it does not say that it is capturable"
     replay = functools.partial(CapturedUpdate, make_graph=RecordedGraph, warmup=1)
     number = len(_updates_on_batches(first))
     for place in range(number):

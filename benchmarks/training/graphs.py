@@ -21,6 +21,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.phases import Outcome, Phase
+from trimtab.errors import TrimtabError
 from trimtab.types import Batch, Metrics, Rollout
 
 __all__ = ["CapturedUpdate", "CudaGraph", "Graph", "map_tensors", "replay_minibatches", "replayed"]
@@ -200,7 +201,14 @@ class CapturedUpdate:
                 values = torch.stack(scalars)
 
         graph = self.make_graph()
-        graph.capture(update)
+        try:
+            graph.capture(update)
+        except RuntimeError as error:
+            told = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise TrimtabError(
+                f"{type(self.algorithm).__name__}: its kernels cannot be captured ({told}); use "
+                "graphs=false, and try the method with trimtab check"
+            ) from error
         names = tuple(name for name, value in metrics.items() if isinstance(value, Tensor))
         counted = tuple(
             (part, name, now - then)

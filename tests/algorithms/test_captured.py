@@ -19,6 +19,7 @@ from trimtab.benchmarks.contracts.made_up import make_setup
 from trimtab.benchmarks.contracts.methods import Subject, check_captured
 from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
 from trimtab.benchmarks.training.graphs import CapturedUpdate
+from trimtab.errors import TrimtabError
 from trimtab.types import Batch, Metrics
 
 BatchOf = Callable[..., Batch]
@@ -160,3 +161,14 @@ def test_minibatches_are_replayed_with_a_rate_that_falls() -> None:
 def test_a_warm_up_and_what_follows_are_branches() -> None:
     tuned = subject(ReinFlow, critic_warmup=3, decay_steps=400, **ROLLOUTS)
     assert "same bits" in check_captured(tuned)
+
+
+def test_kernels_that_cannot_be_captured_end_the_run_in_one_line(batch_of: BatchOf) -> None:
+    class Refuses(RecordedGraph):
+        def capture(self, function: Callable[[], None]) -> None:
+            raise RuntimeError("CUDA error: operation not permitted\nwhen stream is capturing")
+
+    made = subject(TD3).make(0, "cpu")
+    update = CapturedUpdate(made, made.update, Refuses, warmup=0)
+    with pytest.raises(TrimtabError, match=r"TD3: .* \(CUDA error: operation not permitted\); use"):
+        update(batch_of(made))

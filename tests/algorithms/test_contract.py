@@ -95,6 +95,15 @@ def test_settings_file_names_a_method(file: Path) -> None:
     assert paper != NO_PAPER, f'{kind.__module__}: cite its paper as "Title" (arXiv NNNN.NNNNN)'
 
 
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
+def test_a_gpu_replays_what_learns_from_batches(file: Path, setup_of: SetupOf) -> None:
+    """Apart from what looks at numbers; trials and whole rollouts differ in size."""
+    kind, _ = chosen(file)
+    alone = {"frozen", "golden_ticket", "repeated_noise", "zero_noise", "diffusion_rwr"}
+    looks = LOOKS.keys() - {"trpo"}  # it learns from rollouts as a whole
+    assert kind.capturable == (file.stem not in alone | looks)
+
+
 @pytest.mark.bits
 @pytest.mark.parametrize("check", [name for name in methods.CHECKS if name != "export"])
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
