@@ -101,7 +101,8 @@ class CudaGraph:
 
     def capture(self, function: Callable[[], None]) -> None:
         """Capture a function's kernels, which runs none of them, and run them."""
-        with torch.cuda.graph(self._graph, pool=self._pool):
+        # Other threads, such as JAX's, may go on with their work meanwhile.
+        with torch.cuda.graph(self._graph, pool=self._pool, capture_error_mode="thread_local"):
             function()
         self._graph.replay()
 

@@ -277,7 +277,7 @@ class Run:
         if every and counted // every > (counted - steps) // every and now < self.end:
             self._check_metrics()
             self._evaluate()
-        every = self.config["checkpoint_every"]
+        every = self.config["checkpoint_every"] or max(10_000, 1_000 * self.config["num_envs"])
         if now // every > before // every and now < self.end:
             self._save()
         # At each half percent.

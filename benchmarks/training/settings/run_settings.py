@@ -70,7 +70,8 @@ class RunSettings:
         eval_seed: evaluation episode i is reset with seed eval_seed + i.
         eval_deterministic: evaluate with zero noise; null: as this kind of policy is usually
             evaluated.
-        checkpoint_every: environment steps (updates while offline) between checkpoints.
+        checkpoint_every: environment steps (updates while offline) between checkpoints; null:
+            10,000, or 1,000 for each environment if those are more.
         keep_policies: keep the policy of every evaluation as a bundle, in policies/<steps>.
         tracker: live curves: tensorboard, wandb or trackio, or several, [tensorboard,wandb];
             metrics.jsonl is written anyway.
@@ -110,7 +111,7 @@ class RunSettings:
     stop_at_success: Share | None = None
     eval_seed: Seed = 1_000_000
     eval_deterministic: bool | None = None
-    checkpoint_every: Count = 10_000
+    checkpoint_every: Count | None = None
     keep_policies: bool = False
     tracker: str | Sequence[str] | None = None
     suite_name: str | None = None
