@@ -149,7 +149,8 @@ class Algorithm(metaclass=CheckedSettings):
         learns: whether there is anything to train. If so, a run with neither steps nor updates is
             refused.
         pace: the batch size, and the ratio of updates to gathered steps; the constructor sets it.
-        updates: number of calls of ``update`` so far; methods with a schedule increment it.
+        updates: number of calls of ``update`` so far; methods with a schedule increment it at the
+            end of the update.
         actor_every: updates for each step of the actor.
         last_metrics: the latest metrics of a part that only some updates train.
         policy: the policy that is evaluated and exported; the constructor sets it.
@@ -158,8 +159,9 @@ class Algorithm(metaclass=CheckedSettings):
             Every other attribute that changes must be saved.
         revision: version of the method's mathematics. A change raises it by one, in the class that
             changes. Results of different revisions never share a table or a run's folder.
-        capturable: whether a GPU can replay its updates on batches: they read no number back, and
-            change tensors alone. ``trimtab check algorithm`` tests a method that says so.
+        capturable: whether a GPU can replay its updates: they read no number back, and change
+            tensors alone. A child has to say so for itself: it may compute with numbers of
+            Python's. ``trimtab check algorithm`` tests a method that says so.
         minibatch_updates: names of those of its methods that take a step on a minibatch of a
             rollout and return scalars; a GPU replays them, too.
         neutral: settings added after results were published, each with the value that reproduces
@@ -209,8 +211,9 @@ class Algorithm(metaclass=CheckedSettings):
         """What Python decides the next update by: where it is equal, updates do the same.
 
         A GPU captures the kernels of one update of each branch, and replays them for the others.
-        What only numbers depend on, such as a learning rate that falls, is no matter of branches:
-        it is computed from a tensor, such as ``common.schedules.UpdateCount``.
+        A value that only changes numbers, such as a learning rate that falls, does not belong here:
+        compute it from a tensor (``common.schedules.UpdateCount``). None: the next update is not
+        captured, as it is rare or differs each time.
         """
         return self.actor_due
 
@@ -248,6 +251,8 @@ class Algorithm(metaclass=CheckedSettings):
         """Handle the end of episodes. By default nothing is done.
 
         In the next call of :meth:`explore` these rows hold first observations of new episodes.
+
+        Simulations on a GPU that are started again because they are no longer finite are not named.
 
         Args:
             rows: indices of the environments whose episode has just ended.

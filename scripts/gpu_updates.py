@@ -31,7 +31,7 @@ from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
 from trimtab.benchmarks.speed.cases import improvement, latency, offline
 from trimtab.benchmarks.speed.cases.shared import BATCH, HIDDEN, SB3, TASK, fill_sb3, silenced
 from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
-from trimtab.benchmarks.training.graphs import CapturedUpdate, replayed
+from trimtab.benchmarks.training.graphs import CapturedUpdate, replay_updates
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.flow import FlowPolicy
@@ -45,7 +45,7 @@ Update = Callable[[Batch], Metrics]
 Way = Callable[[Algorithm, str], Update]
 
 
-def made(kind: Callable[..., Algorithm], device: str) -> Algorithm:
+def make(kind: Callable[..., Algorithm], device: str) -> Algorithm:
     """Return a method of Hopper's sizes, with the same weights every time."""
     torch.manual_seed(0)
     return kind(replace(offline.setup(), device=device), hidden=HIDDEN)
@@ -67,7 +67,7 @@ def cloning(device: str) -> Algorithm:
 
 METHODS: Mapping[str, Callable[[str], Algorithm]] = {
     **{
-        name: functools.partial(made, kind)
+        name: functools.partial(make, kind)
         for name, kind in {
             "sac": SAC, "td3": TD3, "td3_bc": TD3BC, "iql": IQL, "cql": CQL, "awac": AWAC,
             "rebrac": ReBRAC,
@@ -91,7 +91,8 @@ def graphs(algorithm: Algorithm, device: str) -> Update:
     """Return the update as runs replay it; on a processor, as the contract tests do."""
     if device == "cpu":
         return CapturedUpdate(algorithm, algorithm.update, RecordedGraph)
-    (phase,) = replayed((Phase("", 1, "updates", Feed.DATASET, algorithm.update),), algorithm)
+    phases = (Phase("", 1, "updates", Feed.DATASET, algorithm.update),)
+    (phase,) = replay_updates(phases, algorithm, device)
     assert phase.update is not None
     return phase.update
 

@@ -114,7 +114,8 @@ class Adam:
             held.fill_(value)
             return
         device = self.parameters[0].device
-        self.learning_rate = torch.full((), value, dtype=torch.float64, device=device)
+        exact = torch.float32 if device.type == "mps" else torch.float64
+        self.learning_rate = torch.full((), value, dtype=exact, device=device)
 
     def step(self, loss: Tensor) -> None:
         """Take one step down ``loss``, a scalar that depends on the weights.
@@ -158,8 +159,9 @@ class Adam:
         decay = self.weight_decays[group]
         kernel = torch._fused_adamw_ if decay else torch._fused_adam_
         rate = self.learning_rates[group]
-        if isinstance(rate, Tensor) and rate.is_cuda:
-            rate = rate.float()  # as the kernel reads it there
+        if isinstance(rate, Tensor) and not rate.is_cpu:
+            # Kernels of a device read 32 bits; for meta there is none that takes a tensor.
+            rate = 0.0 if rate.is_meta else rate.float()
         kernel(
             [self.parameters[number] for number in members],
             [gradients[number] for number in members],

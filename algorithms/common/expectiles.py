@@ -43,11 +43,10 @@ class AnnealedExpectile(nn.Module):
         self.warmup_steps, self.updates_per_step = warmup_steps, updates_per_step
 
     def forward(self) -> Tensor:
-        """Return the expectile of the next update, a float64 scalar, and count that update."""
+        """Return the expectile of the next update, a float64 scalar."""
         updates = self.count()
         # Without updates online there is nothing to anneal, and no step to count.
         learned = updates / self.updates_per_step if self.updates_per_step else 0.0 * updates
         left = (1.0 - (self.warmup_steps + learned) / self.anneal_steps).clamp(min=0.0)
-        self.count.increase()
         expectile: Tensor = 0.5 + (self.start - 0.5) * left
         return expectile

@@ -58,7 +58,6 @@ class GroupActorCritic(Algorithm):
 
     needs = Needs({"start"}, base_kind="flow")
     unsaved = frozenset({"slow"})  # a part of the policy
-    capturable = True
 
     def __init__(
         self,

@@ -108,7 +108,6 @@ class RolloutActorCritic(Algorithm):
     """
 
     minibatch_updates = ("learn",)
-    capturable = True
 
     def __init__(
         self,

@@ -15,21 +15,25 @@ class UpdateCount(nn.Module):
 
     A GPU that replays an update runs none of its Python. So what changes along a run is computed
     from a tensor, which the update itself counts on.
+
+    Args:
+        device: of the tensor.
     """
 
     updates: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         super().__init__()
-        # With 64 bits a schedule has the numbers that it would have in Python.
-        self.register_buffer("updates", torch.zeros((), dtype=torch.float64))
+        # With 64 bits a schedule has the numbers that it would have in Python; MPS has none.
+        exact = torch.float32 if torch.device(device).type == "mps" else torch.float64
+        self.register_buffer("updates", torch.zeros((), dtype=exact, device=device))
 
     def forward(self) -> Tensor:
         """Return the number of updates, a float64 scalar."""
         return self.updates
 
     def increase(self) -> None:
-        """UpdateCount an update."""
+        """Count an update."""
         self.updates += 1
 
 

@@ -103,7 +103,7 @@ class ConsistencyDistillation(Algorithm):
             )
         self.policy = copy.deepcopy(self.student).requires_grad_(False).eval()
         self.optimizer = Adam(self.student.parameters(), learning_rate)
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the student, and move the average that is judged."""

@@ -103,6 +103,7 @@ class DPPO(RolloutActorCritic):
 
     needs = Needs({"start"}, base_kind="diffusion")
     unsaved = frozenset({"sampling_chain", "likelihood_chain"})  # tables of constants
+    capturable = True
 
     def __init__(
         self,

@@ -51,6 +51,7 @@ class NFT(GroupActorCritic):
     """
 
     faithful = False
+    capturable = True
 
     def __init__(
         self,

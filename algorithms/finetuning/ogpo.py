@@ -67,6 +67,7 @@ class OGPO(GroupActorCritic):
     """
 
     unsaved = frozenset({"sampler"})  # a part of the policy
+    capturable = True
 
     def __init__(
         self,

@@ -80,6 +80,7 @@ class ReinFlow(RolloutActorCritic):
     needs = Needs({"start"}, base_kind="flow")
     unsaved = frozenset({"chain"})  # it never changes
     revision = 2  # 1 took the mean of the K steps' entropies
+    capturable = True
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class ReinFlow(RolloutActorCritic):
         self.noise = NoiseNetwork(
             spec.obs_dim, (spec.horizon, spec.action_dim), network.frequencies, noise_hidden
         ).to(setup.device)
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
         self.chain = FlowChain(euler_steps(self.policy.sampler), drift=False).to(setup.device)
         learned = [*network.parameters(), *self.noise.parameters()]
         super().__init__(setup, learned, points=self.chain.steps + 1, **common)

@@ -25,6 +25,7 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.expectiles import AnnealedExpectile, expectile_loss
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.settings import Bounds, Count
+from trimtab.types import Batch, Metrics
 
 
 class AnnealedSAC(SAC):
@@ -40,6 +41,7 @@ class AnnealedSAC(SAC):
     faithful: ClassVar[bool] = False
     # 2: tau falls from the first environment step on; it used to stay during the warm-up.
     revision: ClassVar[int] = 2
+    capturable = True
 
     def __init__(
         self,
@@ -54,6 +56,12 @@ class AnnealedSAC(SAC):
         self.expectile = AnnealedExpectile(
             expectile, anneal_steps, self.pace.warmup_steps, updates_per_step
         ).to(setup.device)
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of SAC, and count it."""
+        metrics = super().update(data)
+        self.expectile.count.increase()
+        return metrics
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the expectile's loss; at 1/2 it is SAC's."""

@@ -26,6 +26,7 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.expectiles import AnnealedExpectile, expectile_loss
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.settings import Bounds, Count
+from trimtab.types import Batch, Metrics
 
 
 class AnnealedTD3(TD3):
@@ -41,6 +42,7 @@ class AnnealedTD3(TD3):
     faithful: ClassVar[bool] = False
     # 2: tau falls from the first environment step on; it used to stay during the warm-up.
     revision: ClassVar[int] = 2
+    capturable = True
 
     def __init__(
         self,
@@ -55,6 +57,12 @@ class AnnealedTD3(TD3):
         self.expectile = AnnealedExpectile(
             expectile, anneal_steps, self.pace.warmup_steps, updates_per_step
         ).to(setup.device)
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of TD3, and count it."""
+        metrics = super().update(data)
+        self.expectile.count.increase()
+        return metrics
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the expectile's loss; at 1/2 it is TD3's."""

@@ -66,6 +66,8 @@ class APRL(SAC):
             ``learning_rate`` are the dynamics network's, too.
     """
 
+    capturable = True
+
     def __init__(
         self,
         setup: Setup,
@@ -90,7 +92,7 @@ class APRL(SAC):
         reads = spec.obs_dim + spec.horizon * spec.action_dim
         self.dynamics = mlp(reads, self.hidden, spec.obs_dim).to(setup.device)
         self.dynamics_optimizer = Adam(self.dynamics.parameters(), rate)
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
         self.ramp = Ramp(first_limit, last_limit, ramp_steps, surprise_threshold).to(setup.device)
 
     def update(self, data: Batch) -> Metrics:

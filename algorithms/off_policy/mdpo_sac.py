@@ -39,6 +39,7 @@ class MDPOSAC(SAC):
 
     faithful: ClassVar[bool] = False
     unused_settings = frozenset({"target_entropy", "entropy_per_dimension"})
+    capturable = True
 
     def __init__(
         self,

@@ -53,6 +53,8 @@ class A2PR(TD3BC):
         td3_bc: settings of TD3+BC; ``learning_rate`` is V's, too.
     """
 
+    capturable = True
+
     def __init__(
         self,
         setup: Setup,

@@ -57,7 +57,7 @@ class BehaviorCloning(Algorithm):
         self.learner.fit_normalizer(setup.statistics)
         self.policy = copy.deepcopy(self.learner).requires_grad_(False).eval()
         self.optimizer = Adam(self.learner.parameters(), learning_rate)
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
 
     def update(self, data: Batch) -> Metrics:
         """Take one gradient step on the policy's imitation loss."""

@@ -31,6 +31,7 @@ class CalQL(CQL):
     """CQL with a lower bound by the data's returns; its settings are CQL's."""
 
     batch_spec = BatchSpec(mc_return=True)
+    capturable = True
 
     def least_values(self, data: Batch, many: int) -> Tensor:
         """Return G for sampled actions of the policy, ``[many, B]``, and no bound for others."""

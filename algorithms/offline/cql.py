@@ -64,6 +64,7 @@ class CQL(SAC):
 
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
     unused_settings = frozenset({"target_critics", "pessimistic_actor", "actor_every"})
+    capturable = True
 
     def __init__(
         self,

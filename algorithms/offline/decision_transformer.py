@@ -87,7 +87,7 @@ class DecisionTransformer(Algorithm):
         self.pace = Pace(batch_size)
         self.dropout = dropout
         self.learning_rate, self.rise_updates = learning_rate, rise_updates
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
         self.batch_spec = BatchSpec(mc_return=True, sequence=context)
         self.policy: DecisionTransformerPolicy = DecisionTransformerPolicy(
             with_context(setup.spec, context, target),

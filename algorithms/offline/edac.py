@@ -56,6 +56,7 @@ class EDAC(SAC):
 
     needs = Needs({"dataset"})
     unused_settings = frozenset({"target_critics", "pessimistic_actor", "actor_every"})
+    capturable = True
 
     def __init__(
         self,

@@ -51,6 +51,7 @@ class GuidedTD3BC(TD3BC):
     batch_spec = BatchSpec(mc_return=True)
     needs = Needs({"dataset"}, optional={"expert"}, transitions_only=True)
     faithful = False
+    capturable = True
 
     def __init__(
         self,

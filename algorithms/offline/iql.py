@@ -93,7 +93,7 @@ class IQL(Algorithm):
         self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.value = mlp(spec.obs_dim, hidden, 1).to(setup.device)
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.value_optimizer = Adam(self.value.parameters(), learning_rate)

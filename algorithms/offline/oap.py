@@ -57,6 +57,7 @@ class OAP(TD3BC):
     needs = Needs({"base", "dataset"}, transitions_only=True)
     faithful = False
     unsaved = frozenset({"teacher"})  # it is frozen
+    capturable = True
 
     def __init__(
         self,
@@ -83,6 +84,7 @@ class OAP(TD3BC):
         chunk = (spec.horizon, spec.action_dim)
         self.answers = Ring(kept, obs=(spec.obs_dim,), preferred=chunk, valid=chunk[:1])
         self.answers.register_buffer("own", torch.zeros(()))  # share of its own, of the last ones
+        self.answers.register_buffer("asked", torch.zeros(()))
         self.answers.to(setup.device)
 
     def policy_loss(self, data: Batch, value: Tensor, squashed: Tensor) -> Tensor:
@@ -105,9 +107,9 @@ class OAP(TD3BC):
         return left and self.updates % self.query_every == 0
 
     @property
-    def branch(self) -> tuple[bool, bool, int]:
-        """Whether the next update has a step of the actor, whether it asks, and the answers."""
-        return self.actor_due, self.asks, self.answers.written
+    def branch(self) -> tuple[bool, int] | None:
+        """Whether the next update has a step of the actor, and of how many answers it draws."""
+        return None if self.asks else (self.actor_due, self.answers.size)
 
     def update(self, data: Batch) -> Metrics:
         """Ask the oracle when it is time, and take one step of TD3+BC."""
@@ -115,7 +117,7 @@ class OAP(TD3BC):
             self.ask(data)
         return {
             **super().update(data),
-            "queries_asked": float(self.answers.written),
+            "queries_asked": self.answers.get_buffer("asked").clone(),
             "own_action_preferred": self.answers.get_buffer("own").clone(),
         }
 
@@ -137,6 +139,7 @@ class OAP(TD3BC):
         preferred = torch.where(prefers_own[:, None, None], own, theirs)
         obs = normalizer.obs(data.obs)[asked]
         self.answers.keep(obs, preferred, valid)
+        self.answers.get_buffer("asked").fill_(self.answers.written)
         self.answers.get_buffer("own").copy_(prefers_own.float().mean())
 
 

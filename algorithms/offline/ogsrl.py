@@ -74,6 +74,7 @@ class OGSRL(TD3):
     batch_spec = BatchSpec(cost=True)
     unused_settings = frozenset({"exploration_noise", "warmup_steps", "updates_per_decision"})
     explore = Algorithm.explore  # offline alone: costs are not gathered
+    capturable = True
 
     def __init__(
         self,

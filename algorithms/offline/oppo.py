@@ -115,7 +115,7 @@ class OPPO(Algorithm):
         self.discount = setup.discount
         self.preference_weight, self.norm_weight = preference_weight, norm_weight
         self.learning_rate, self.rise_updates = learning_rate, rise_updates
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
         self.batch_spec = BatchSpec(sequence=context, n_step=foresee)
         self.policy: PreferredSequencePolicy = PreferredSequencePolicy(
             with_memory(setup.spec, context),

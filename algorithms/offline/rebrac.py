@@ -58,6 +58,7 @@ class ReBRAC(TD3):
 
     needs = Needs({"dataset"})
     batch_spec = BatchSpec(next_action=True)
+    capturable = True
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class ReBRAC(TD3):
         self.offline_penalties = (actor_penalty, critic_penalty)
         self.actor_penalty: float | Tensor
         self.actor_penalty, self.critic_penalty = self.offline_penalties
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
         self.least_decay = least_decay
         self.offline_updates, self.online_updates = 0, 1.0
 

@@ -36,6 +36,7 @@ class TD3BC(TD3):
 
     needs = Needs({"dataset"}, transitions_only=True)  # as the authors' loader has them
     revision = 2  # 1 counted the last observation of each episode in the statistics, too
+    capturable = True
 
     def __init__(self, setup: Setup, *, alpha: NonNegative = 2.5, **td3: Any) -> None:
         super().__init__(setup, **td3)

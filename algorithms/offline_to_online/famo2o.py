@@ -54,6 +54,7 @@ class FamO2O(IQL):
 
     unused_settings = IQL.unused_settings | {"beta"}
     policy: BalancedGaussianPolicy
+    capturable = True
 
     def __init__(
         self,

@@ -65,7 +65,6 @@ class HNPG(TRPO):
         "value_clip",
     }
     faithful = False
-    capturable = False  # the line search looks at numbers, and the memory grows
 
     def __init__(
         self,

@@ -105,6 +105,7 @@ class RL100(RolloutActorCritic):
     needs = Needs({"start", "dataset"}, base_kind="diffusion")
     unused_settings = frozenset({"normalize_rewards"})  # offline, V learns from unscaled rewards
     faithful = False
+    capturable = True
 
     def __init__(
         self,

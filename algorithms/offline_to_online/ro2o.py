@@ -64,6 +64,7 @@ class RO2O(EDAC):
 
     unused_settings = EDAC.unused_settings | {"diversity"}
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
+    capturable = True
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class RO2O(EDAC):
         self.samples, self.decay_updates = samples, decay_updates
         self.uncertainty, self.least_uncertainty = uncertainty, least_uncertainty
         self.present_uncertainty: float | Tensor = uncertainty  # u
-        self.count = UpdateCount().to(setup.device)
+        self.count = UpdateCount(setup.device)
 
     def critic_losses(
         self, obs: Tensor, action: Tensor, backup: Tensor

@@ -59,6 +59,7 @@ class SERL(SAC):
     needs = Needs({"dataset"}, transitions_only=True)
     faithful = False
     success_reward: float
+    capturable = True
 
     def __init__(
         self,

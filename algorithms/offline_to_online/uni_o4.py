@@ -99,6 +99,7 @@ class UniO4(RolloutActorCritic):
     unused_settings = frozenset({"normalize_rewards", "critic_warmup"})
     faithful = False
     policy: BoundedGaussianPolicy
+    capturable = True
 
     def __init__(
         self,

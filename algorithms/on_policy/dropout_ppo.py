@@ -41,6 +41,7 @@ class DropoutPPO(PPO):
     faithful: ClassVar[bool] = False
     # 2: as PPO; phi is the correlation with the other samples; it was the distance to their mean.
     revision: ClassVar[int] = 2
+    capturable = True
 
     def __init__(self, setup: Setup, *, dropout: Share = 0.2, **ppo: Any) -> None:
         super().__init__(setup, **ppo)

@@ -93,7 +93,7 @@ class PPO(Algorithm):
     # joints; gym's Hopper and InvertedDoublePendulum bound theirs and give the same bits as before.
     revision: ClassVar[int] = 2
     minibatch_updates = ("learn",)
-    capturable: ClassVar[bool] = True
+    capturable = True
 
     def __init__(
         self,

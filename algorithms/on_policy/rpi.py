@@ -90,6 +90,7 @@ class RPI(PPO):
         {"value_clip", "value_weight", "normalize_rewards"}
     )
     critic: ValueEnsembles
+    capturable = True
 
     def __init__(
         self,

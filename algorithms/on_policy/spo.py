@@ -18,6 +18,8 @@ from trimtab.algorithms.on_policy.ppo import PPO, Samples
 class SPO(PPO):
     """Simple policy optimisation, with PPO's settings; ``clip`` is eps."""
 
+    capturable = True
+
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
         """Return the penalised surrogate's loss."""
         ratio = (log_prob - part.log_prob).exp()

@@ -57,6 +57,7 @@ class QChunking(BestOfN):
     needs = Needs({"start"})
     faithful = True
     revision = 2  # 1 played any sample in the first steps after offline updates, too
+    capturable = True
 
     def __init__(
         self,

@@ -56,6 +56,7 @@ class DSRLNA(DSRLSAC):
     # 2: rows with uniform latents in the distillation are drawn at random; chunks that were cut
     # short go on, gathered or recorded, as the learner would act now.
     revision = 2
+    capturable = True
 
     def __init__(self, setup: Setup, *, uniform_share: Share = 0.5, **dsrl_sac: Any) -> None:
         super().__init__(setup, **dsrl_sac)

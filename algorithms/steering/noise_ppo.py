@@ -60,6 +60,7 @@ class NoisePPO(PPO):
     unused_settings = frozenset({"normalize_observations"})
     faithful = False
     unsaved = frozenset({"actor"})  # a part of the policy
+    capturable = True
 
     def __init__(
         self,

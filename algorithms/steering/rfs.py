@@ -51,6 +51,7 @@ class RFS(PPO):
     unused_settings = frozenset({"initial_log_std", "decay_steps", "value_clip"})
     faithful = False
     unsaved = frozenset({"actor"})  # a part of the policy
+    capturable = True
 
     def __init__(
         self,

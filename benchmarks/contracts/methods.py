@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.algorithms.phases import Budget, Feed
+from trimtab.algorithms.phases import Budget, Trials
 from trimtab.benchmarks.contracts.base import Broken, Checks, difference, require
-from trimtab.benchmarks.contracts.made_up import SPEC, data_for, made_batch, on
+from trimtab.benchmarks.contracts.made_up import SPEC, data_for, learns_from_trials, made_batch, on
 from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
 from trimtab.benchmarks.training.checkpoint import as_read_back
-from trimtab.benchmarks.training.graphs import CapturedUpdate, replay_minibatches
+from trimtab.benchmarks.training.graphs import CapturedUpdate, is_capturable, replay_minibatches
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
@@ -38,10 +38,6 @@ _UNSAVED = (
     "differs after a load: something that it needs is not saved; save it by state(), or by "
     "state_dict() and load_state_dict()"
 )
-# Of the fused Adam with a tensor for its rate torch has no kernel without numbers.
-_META = torch.library.Library("aten", "IMPL", "Meta")
-for _name in ("_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"):
-    _META.impl(_name, lambda *arguments, **keywords: None)
 _UPDATES = 20
 """Some methods update their actor once for several updates of their critics."""
 
@@ -263,7 +259,7 @@ def check_device(subject: Subject) -> str:
 def check_captured(subject: Subject) -> str:
     """Updates and their minibatches are captured as on a GPU, and replayed to the same bits."""
     first = subject.make(0, "cpu")
-    if not first.capturable:
+    if not is_capturable(first):
         return "none: it does not say that it is capturable"
     replay = functools.partial(CapturedUpdate, make_graph=RecordedGraph, warmup=1)
     number = len(_updates_on_batches(first))
@@ -275,8 +271,16 @@ def check_captured(subject: Subject) -> str:
         eager, captured = subject.make(0, "cpu"), subject.make(0, "cpu")
         replay_minibatches(captured, replay)
         _compare_replay(subject, eager, captured, eager.update, captured.update)
-    elif not number:
-        return "none: it learns from rollouts or trials as a whole"
+        for name in first.minibatch_updates:
+            require(
+                getattr(captured, name).branches > 0,
+                f"an update does not take its steps on minibatches by {name}(), which "
+                "minibatch_updates names",
+            )
+    require(
+        bool(number or first.minibatch_updates),
+        "it says that it is capturable, and learns from rollouts or trials as a whole",
+    )
     return "replayed kernels lead to the same bits"
 
 
@@ -322,11 +326,13 @@ def _updates_on_batches(algorithm: Algorithm) -> list[Callable[[Batch], Metrics]
         except TrimtabError:  # it needs steps of the other kind
             continue
         for phase in phases:
-            if phase.update is None or not isinstance(phase.feed, Feed):
+            if phase.update is None or isinstance(phase.feed, Trials):
                 continue
             on_rollouts = algorithm.pace.rollout_steps and phase.update == algorithm.update
             if not on_rollouts and phase.update not in found:
                 found.append(phase.update)
+    if not found and not algorithm.pace.rollout_steps and not learns_from_trials(algorithm):
+        found.append(algorithm.update)  # the made-up task does not fit its phases
     return found
 
 

@@ -22,6 +22,8 @@ from trimtab.benchmarks.contracts.base import Broken
 __all__ = ["RecordedGraph", "reads_back"]
 
 _READS_BACK = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_WAITS = {"aten::multinomial", "aten::_linalg_check_errors"}
+"""These look at their numbers on a GPU, though their results do not depend on it."""
 _INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default}
 """These look for the rows of a mask if they are given one; with numbers of rows they do not."""
 _FROM_PYTHON = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
@@ -83,7 +85,7 @@ def reads_back(operator: Any, arguments: tuple[Any, ...]) -> bool:
     """Return whether a GPU has to wait for what one of torch's operators gives."""
     if operator in _INDEXING:
         return any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(arguments[1]))
-    return bool(_READS_BACK & set(operator.tags))
+    return bool(_READS_BACK & set(operator.tags)) or operator.name() in _WAITS
 
 
 def _check(operator: Any, arguments: tuple[Any, ...]) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -24,7 +25,12 @@ from trimtab.algorithms.phases import Outcome, Phase
 from trimtab.errors import TrimtabError
 from trimtab.types import Batch, Metrics, Rollout
 
-__all__ = ["CapturedUpdate", "CudaGraph", "Graph", "map_tensors", "replay_minibatches", "replayed"]
+__all__ = [
+    "CapturedUpdate", "Graph", "is_capturable", "map_tensors", "replay_minibatches",
+    "replay_updates",
+]  # fmt: skip
+
+logger = logging.getLogger(__name__)
 
 WARMUP = 3
 """Updates of a branch before it is captured: libraries choose and allocate in the first ones."""
@@ -35,17 +41,30 @@ MOST = 32
 Value = TypeVar("Value")
 
 
-def replayed(phases: Sequence[Phase], algorithm: Algorithm) -> tuple[Phase, ...]:
-    """Return a method's phases, whose updates on batches are replayed as CUDA graphs.
+def replay_updates(phases: Sequence[Phase], algorithm: Algorithm, device: str) -> tuple[Phase, ...]:
+    """Let a method replay its updates as CUDA graphs; return its phases with these updates.
 
-    Those of a method that is not ``capturable`` stay as they are. Of an update on a rollout, the
-    steps on minibatches are replayed (``Algorithm.minibatch_updates``).
+    Of an update on a rollout, the steps on minibatches are replayed
+    (``Algorithm.minibatch_updates``). A method whose class does not say that it is ``capturable``
+    stays as it is.
+
+    Args:
+        phases: of the method.
+        algorithm: the method.
+        device: the GPU, which becomes the one that this process uses.
     """
-    if not algorithm.capturable:
+    if not is_capturable(algorithm):
+        logger.info(
+            "%s does not say that it is capturable: its updates run kernel by kernel",
+            type(algorithm).__name__,
+        )
         return tuple(phases)
-    pool = torch.cuda.graph_pool_handle()
+    torch.cuda.set_device(torch.device(device))
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
     captured = functools.partial(
-        CapturedUpdate, make_graph=lambda: CudaGraph(pool), warm_up=on_another_stream
+        CapturedUpdate,
+        make_graph=lambda: CudaGraph(pool),
+        warm_up=functools.partial(run_on_side_stream, stream),
     )
     replay_minibatches(algorithm, captured)
     return tuple(
@@ -54,6 +73,11 @@ def replayed(phases: Sequence[Phase], algorithm: Algorithm) -> tuple[Phase, ...]
         else dataclasses.replace(phase, update=captured(algorithm, phase.update))
         for phase in phases
     )
+
+
+def is_capturable(algorithm: Algorithm) -> bool:
+    """Return whether the class of a method says so for itself, not its parent."""
+    return bool(vars(type(algorithm)).get("capturable", False))
 
 
 def replay_minibatches(algorithm: Algorithm, make: Callable[..., CapturedUpdate]) -> None:
@@ -67,9 +91,9 @@ def replay_minibatches(algorithm: Algorithm, make: Callable[..., CapturedUpdate]
         setattr(algorithm, name, make(algorithm, getattr(algorithm, name)))
 
 
-def on_another_stream(update: Callable[[], Metrics]) -> Metrics:
-    """Update on a stream of its own, as CUDA asks for before a capture."""
-    stream, present = torch.cuda.Stream(), torch.cuda.current_stream()
+def run_on_side_stream(stream: torch.cuda.Stream, update: Callable[[], Metrics]) -> Metrics:
+    """Update on another stream, as CUDA asks for before a capture."""
+    present = torch.cuda.current_stream()
     stream.wait_stream(present)
     with torch.cuda.stream(stream):
         metrics = update()
@@ -117,15 +141,15 @@ class _Captured:
 
     Attributes:
         graph: its kernels.
-        data: the batch or minibatch that they read, at fixed addresses.
+        data: the tensors of the batch or minibatch that they read, at fixed addresses.
         metrics: what it returned; its tensors are stale.
         names: of the metrics that are tensors.
         values: their values ``[M]``, which each replay writes anew.
-        counted: what has a whole number that one update adds to, its name, and how much.
+        counted: object, attribute and increment of each whole number that an update adds to.
     """
 
     graph: Graph
-    data: Any
+    data: list[Tensor]
     metrics: Metrics
     names: tuple[str, ...]
     values: Tensor
@@ -170,20 +194,31 @@ class CapturedUpdate:
         """
         if isinstance(data, Rollout | Outcome):
             return self.update(data)
-        device = next(_tensors(data)).device
-        branch = (len(data), getattr(data, "whole", None), self.algorithm.branch)
-        if branch in self._captured:
-            return self._replay(self._captured[branch], data)
+        branch = self.algorithm.branch
+        if branch is None:
+            return self.update(data)
+        given = _tensors(data)
+        shapes = tuple(one.shape for one in given)
+        key = (shapes, getattr(data, "whole", None), branch)
+        if key in self._captured:
+            return self._replay(self._captured[key], given)
+        device = given[0].device
         self._keep_last_metrics(device)
-        self._seen[branch] = self._seen.get(branch, 0) + 1
-        if self._seen[branch] <= self.warmup:
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] <= self.warmup:
             metrics = self.warm_up(lambda: self.update(data))
             self._keep_last_metrics(device)
-            return metrics
+            # What is returned may be a latest metric, which the next update writes over.
+            return map_tensors(metrics, torch.clone)
         if len(self._captured) == MOST:  # branches that never come again must not fill the memory
             del self._captured[next(iter(self._captured))]
-        self._captured[branch] = captured = self._capture(data, device)
+        self._captured[key] = captured = self._capture(data, device)
         return self._metrics(captured)
+
+    @property
+    def branches(self) -> int:
+        """How many branches are captured."""
+        return len(self._captured)
 
     def _capture(self, data: Any, device: torch.device) -> _Captured:
         """Update once, and keep the kernels."""
@@ -216,11 +251,10 @@ class CapturedUpdate:
             for (part, name, then), (_, _, now) in zip(before, self._whole_numbers(), strict=True)
             if now != then
         )
-        return _Captured(graph, fixed, metrics, names, values, counted)
+        return _Captured(graph, _tensors(fixed), metrics, names, values, counted)
 
-    def _replay(self, captured: _Captured, data: Any) -> Metrics:
-        for mine, given in zip(_tensors(captured.data), _tensors(data), strict=True):
-            mine.copy_(given)
+    def _replay(self, captured: _Captured, given: list[Tensor]) -> Metrics:
+        torch._foreach_copy_(captured.data, given)
         captured.graph.replay()
         for part, name, more in captured.counted:
             setattr(part, name, getattr(part, name) + more)
@@ -267,8 +301,8 @@ def map_tensors(value: Value, function: Callable[[Tensor], Tensor]) -> Value:
     return mapped
 
 
-def _tensors(data: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a batch, in a fixed order."""
+def _tensors(data: Any) -> list[Tensor]:
+    """Return the tensors of a batch, in a fixed order."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -276,4 +310,4 @@ def _tensors(data: Any) -> Iterator[Tensor]:
         return tensor
 
     map_tensors(data, note)
-    return iter(found)
+    return found

@@ -39,7 +39,7 @@ from trimtab.benchmarks.training.folder import (
     RESULT,
 )
 from trimtab.benchmarks.training.generated import with_generator
-from trimtab.benchmarks.training.graphs import replayed
+from trimtab.benchmarks.training.graphs import replay_updates
 from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.metrics_log import MetricsLog, NotFinite, placed
 from trimtab.benchmarks.training.plan import Plan
@@ -104,7 +104,7 @@ class Run:
         self.collector: Collector | DeviceCollector | None = None
         phases = initial.phases
         if config["graphs"] and torch.device(config["device"]).type == "cuda":
-            phases = replayed(phases, self.algorithm)
+            phases = replay_updates(phases, self.algorithm, config["device"])
         self.phases = with_generator(phases, self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]

@@ -10,9 +10,15 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.editing.pa_rl import PARL
+from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.reinflow import ReinFlow
+from trimtab.algorithms.off_policy.aprl import APRL
+from trimtab.algorithms.off_policy.mdpo_sac import MDPOSAC
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.offline.oap import OAP
+from trimtab.algorithms.offline_to_online.rl_100 import RL100
+from trimtab.algorithms.offline_to_online.uni_o4 import UniO4
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.benchmarks.contracts.base import Broken
 from trimtab.benchmarks.contracts.made_up import make_setup
@@ -28,6 +34,8 @@ BatchOf = Callable[..., Batch]
 class Falling(TD3):
     """Its loss falls with a number of Python's."""
 
+    capturable = True
+
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the loss."""
         return super().critic_loss(value, backup) / (1 + self.updates)
@@ -36,19 +44,23 @@ class Falling(TD3):
 class Undeclared(TD3):
     """Its actor learns at another time than it says."""
 
+    capturable = True
+
     @property
     def actor_due(self) -> bool:
         """Say what changes with the second update on."""
         return self.updates > 1
 
     @property
-    def branch(self) -> None:
+    def branch(self) -> int:
         """Say that all updates are alike."""
-        return None
+        return 0
 
 
 class ReadsBack(TD3):
     """It decides by a number of a tensor."""
+
+    capturable = True
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the loss, or twice the loss."""
@@ -59,6 +71,8 @@ class ReadsBack(TD3):
 class Masks(TD3):
     """It picks rows by a mask."""
 
+    capturable = True
+
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the loss over some of the rows."""
         return (value - backup)[(value - backup).abs() > 1e-9].square().mean()
@@ -67,6 +81,8 @@ class Masks(TD3):
 class Fresh(TD3):
     """It makes a tensor of a number of Python's."""
 
+    capturable = True
+
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return twice the loss."""
         return torch.tensor(2.0) * super().critic_loss(value, backup)
@@ -74,6 +90,8 @@ class Fresh(TD3):
 
 class Rebinds(TD3):
     """It keeps a new tensor where the old one was."""
+
+    capturable = True
 
     kept: Tensor | None = None
 
@@ -84,12 +102,13 @@ class Rebinds(TD3):
         return super().critic_loss(value, backup) * (1 + before)
 
 
-def subject(kind: Callable[..., Algorithm], **keywords: Any) -> Subject:
+def subject(kind: type[Algorithm], **keywords: Any) -> Subject:
     """Return a method with small networks."""
 
     def make(seed: int, device: str) -> Algorithm:
         torch.manual_seed(seed)
-        setup: Setup = make_setup({"base", "dataset"}, device=device)
+        start = kind.needs.base_kind
+        setup: Setup = make_setup({"base", "dataset"}, start=start, device=device)
         return kind(setup, hidden=[16, 16], **keywords)
 
     return Subject(make, kind.__name__)
@@ -126,22 +145,25 @@ def test_branches_that_never_come_again_are_let_go(batch_of: BatchOf) -> None:
     update = CapturedUpdate(made, made.update, RecordedGraph, warmup=1)
     for _ in range(300):
         update(batch_of(made))
-    assert made.updates == 300 and len(update._captured) == 32
+    assert made.updates == 300 and update.branches == 32
 
 
 def test_metrics_of_one_update_stay_when_the_next_is_replayed(batch_of: BatchOf) -> None:
     made = subject(TD3).make(0, "cpu")
     update = CapturedUpdate(made, made.update, RecordedGraph, warmup=1)
     found: list[Metrics] = [update(batch_of(made)) for _ in range(12)]
+    # Read at once, all of them after the last update.
     losses = [float(one["critic_loss"]) for one in found]
     assert len({*losses}) == 12
     # The actor learns every other time; in between its latest metrics are shown.
     actor = [float(one["actor_loss"]) for one in found]
-    assert actor[1::2][:-1] == actor[2::2] and len({*actor[1::2]}) == 6
+    assert actor[0] == 0.0 and actor[1::2][:-1] == actor[2::2] and len({*actor[1::2]}) == 6
 
 
 class Weakening(PPO):
     """Its loss falls with a number of Python's, from rollout to rollout."""
+
+    capturable = True
 
     def value_loss(self, part: Samples) -> Tensor:
         """Return the loss of V."""
@@ -172,3 +194,25 @@ def test_kernels_that_cannot_be_captured_end_the_run_in_one_line(batch_of: Batch
     update = CapturedUpdate(made, made.update, Refuses, warmup=0)
     with pytest.raises(TrimtabError, match=r"TD3: .* \(CUDA error: operation not permitted\); use"):
         update(batch_of(made))
+
+
+def test_a_child_says_for_itself_that_it_is_capturable() -> None:
+    class Child(TD3):
+        """It may do anything."""
+
+    assert "does not say" in check_captured(subject(Child))
+
+
+@pytest.mark.parametrize(
+    ("kind", "keywords"),
+    [
+        (MDPOSAC, {"old_policy_updates": 2}),
+        (APRL, {"surprise_window": 2, "updates_per_decision": 1.0}),
+        (DiffusionQL, {"ema_start": 2, "ema_every": 2}),
+        (PARL, {"base_every": 2}),
+        (RL100, {"gate_every": 2, "gate_decisions": 3, **ROLLOUTS}),
+        (UniO4, {"gate_every": 2, "gate_decisions": 3, **ROLLOUTS}),
+    ],
+)
+def test_rare_branches_are_replayed(kind: type[Algorithm], keywords: dict[str, Any]) -> None:
+    assert "same bits" in check_captured(subject(kind, **keywords))
