@@ -33,7 +33,7 @@ from gpu_part import Part
 
 from trimtab.benchmarks.cli.words import Command, Setting, parse
 from trimtab.benchmarks.contracts.resuming import check_resuming
-from trimtab.benchmarks.speed.measure import check_scale, here, measure
+from trimtab.benchmarks.speed.measure import begin_here, check_scale, measure
 from trimtab.benchmarks.speed.report import machine
 from trimtab.benchmarks.training.settings.words import listed, nearest
 from trimtab.envs.engines.mjx_programs import has_device
@@ -123,7 +123,7 @@ def trained(asked: Settings, training: gpu_training.Training) -> Row:
 def timed(part: Part, rounds: int, scale: float) -> Row:
     """Check a part and time it."""
     found = part.check()
-    return {**measure(part.pair, rounds=rounds, scale=scale, begin=here).to_json(), **found}
+    return {**measure(part.pair, rounds=rounds, scale=scale, begin=begin_here).to_json(), **found}
 
 
 def measured(name: str, job: Callable[[], Row]) -> Row:

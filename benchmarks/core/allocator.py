@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 
 __all__ = ["keep_freed_memory"]
 
@@ -19,7 +20,9 @@ def keep_freed_memory() -> bool:
     fault for every 4 KiB: on Intel's processors 700 to 960 faults in an update of SAC, a tenth of
     its time. Up to 256 MiB more than is in use stay with the process.
     """
+    if sys.platform != "linux":
+        return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
+    if mallopt is None:  # another C library
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST) and mallopt(_TRIM_THRESHOLD, 8 * _LARGEST))

@@ -43,6 +43,9 @@ GROUPS: Mapping[str, str] = {
 }
 """Where the rows of each group are: a module with ``PAIRS``."""
 
+_RUNS = {"updates", "improvement", "offline", "training"}
+"""Groups whose work is that of a run."""
+
 _ENDING = 5.0
 """Seconds that a side's process has to end."""
 
@@ -200,7 +203,7 @@ def measure_all(
     rows: list[Row] = []
     for number, pair in enumerate(pairs):
         progress(number / len(pairs), pair.name)
-        rows.append(measure(pair, rounds=rounds, scale=scale, begin=begin or elsewhere))
+        rows.append(measure(pair, rounds=rounds, scale=scale, begin=begin or begin_in_child))
         done(rows)
     progress(1.0, "done")
     return rows
@@ -233,9 +236,9 @@ def measure(pair: Pair, *, rounds: int, scale: float = 1.0, begin: Begin | None 
         pair: the two sides.
         rounds: turns of each side, after one turn each to warm up.
         scale: factor to the amount of work of a turn.
-        begin: sets a side up; None: in a process of its own (:func:`elsewhere`).
+        begin: sets a side up; None: in a process of its own (:func:`begin_in_child`).
     """
-    begin = begin or elsewhere
+    begin = begin or begin_in_child
     with ExitStack() as exits:
         ours = [_Rates(turns) for turns in begin(pair, "ours", scale, exits)]
         peers: list[_Rates] = []
@@ -299,7 +302,7 @@ class _TurnsHere:
             torch.set_num_threads(before)
 
 
-def here(
+def begin_here(
     pair: Pair, which: Which, scale: float, exits: ExitStack, clock: Clock = time.perf_counter
 ) -> list[Turns]:
     """Set a side up in this process.
@@ -336,7 +339,7 @@ class _TurnsElsewhere:
         return float(self.child.call(take_turn, self.number))
 
 
-def elsewhere(pair: Pair, which: Which, scale: float, exits: ExitStack) -> list[Turns]:
+def begin_in_child(pair: Pair, which: Which, scale: float, exits: ExitStack) -> list[Turns]:
     """Set a side up in a process of its own, which ends with the row.
 
     Raises:
@@ -357,11 +360,11 @@ _set_up: list[Turns] = []
 def set_up(group: str, name: str, which: Which, scale: float) -> None:
     """Set a side up in this process, which is its own."""
     (pair,) = (one for one in importlib.import_module(GROUPS[group]).PAIRS if one.name == name)
-    if which == "ours":
-        keep_freed_memory()  # as a run does
+    if which == "ours" and group in _RUNS:
+        keep_freed_memory()  # as a run does; other code is called without one
     exits = ExitStack()
     atexit.register(exits.close)
-    _set_up.extend(here(pair, which, scale, exits))
+    _set_up.extend(begin_here(pair, which, scale, exits))
 
 
 def take_turn(number: int) -> float:

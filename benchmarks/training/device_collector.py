@@ -1,4 +1,4 @@
-"""Collect transitions from simulations on a GPU, without waiting for it."""
+"""Collect transitions from simulations on a GPU, whose tensors are not read back."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trimtab.benchmarks.training.experience import batch_spec_of
 from trimtab.datasets.sources.device_rollout import DeviceRolloutBuffer
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
+from trimtab.errors import TrimtabError
 from trimtab.types import Tensor
 
 __all__ = ["DeviceCollector"]
@@ -91,11 +92,22 @@ class DeviceCollector:
             "read": self._read,
             "episodes": self.episodes,
             "returns": self.returns,
+            "restarted": self.envs.restarted,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly from ``state``."""
+        """Continue exactly from ``state``.
+
+        Raises:
+            TrimtabError: if the state is of simulations on a processor, or of other environments.
+        """
+        if "read" not in state:
+            raise TrimtabError(
+                f"{self.envs.id}: the run was saved with simulations on a processor; resume it on "
+                "a machine without a GPU, or start it again"
+            )
         self.envs.load_state_dict(state["envs"])
+        self.envs.restarted.copy_(state["restarted"])
         self._read = state["read"].to(self.envs.device)
         self.episodes = int(state["episodes"])
         returns = state["returns"]

@@ -119,7 +119,16 @@ class DeviceRolloutBuffer:
         return {"tensors": tensors, "truncated": self._truncated[filled].copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
+        """Restore what ``state_dict`` returned.
+
+        Raises:
+            TrimtabError: if the rollout was gathered with simulations on a processor.
+        """
+        if "tensors" not in state:
+            raise TrimtabError(
+                "rollout buffer: its rows were gathered with simulations on a processor; resume "
+                "the run on a machine without a GPU, or start it again"
+            )
         self._size = len(state["truncated"])
         for name, tensor in self._tensors.items():
             tensor[: self._size] = state["tensors"][name]

@@ -167,8 +167,13 @@ class RolloutBuffer:
         """Restore what ``state_dict`` returned.
 
         Raises:
-            TrimtabError: if the state is of a buffer of other sizes.
+            TrimtabError: if the state is of a buffer of other sizes, or of one on a GPU.
         """
+        if "arrays" not in state:
+            raise TrimtabError(
+                "rollout buffer: its rows were gathered with simulations on a GPU; resume the run "
+                "there, or start it again"
+            )
         size, arrays = int(state["size"]), state["arrays"]
         for name, array in self._arrays.items():
             expected = (size, *array.shape[1:])

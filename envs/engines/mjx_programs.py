@@ -44,10 +44,10 @@ class Programs:
         play: ``state, actions [N, K, A], steps [N] int32 -> state, observations [N, O], rewards
             [N, K] float32, terminated [N, K]``: up to ``steps`` of the K actions in each row, fewer
             where it terminates; the rest of its rewards is zero.
-        play_on: ``state, actions [N, K, A], steps int32, weights [K], keys [N, 2] -> state,
-            observations [N, O], rewards [N], restarted [N], keys``: plays ``steps`` of the actions
-            in every row, and sums the rewards with ``weights``. A row that terminates or is no
-            longer finite starts again, from a key that follows from its own, with reward 0.
+        play_on: ``state, actions [N, K, A], steps int32, weights [K], spare -> state, observations
+            [N, O], rewards [N], restarted [N]``: plays ``steps`` of the actions in every row, and
+            sums the rewards with ``weights``. A row that terminates or is no longer finite goes on
+            from its row of ``spare``, a state of another start, with reward 0.
     """
 
     env: Any
@@ -57,7 +57,7 @@ class Programs:
     begin: Callable[[Any], tuple[Any, Any]]
     keep: Callable[[Any, Any, Any], Any]
     play: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any]]
-    play_on: Callable[[Any, Any, Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
+    play_on: Callable[[Any, Any, Any, Any, Any], tuple[Any, Any, Any, Any]]
 
 
 def episode_keys(seeds: Sequence[int]) -> NDArray[np.uint32]:
@@ -190,20 +190,14 @@ def programs(task: str, device: str) -> Programs:
         )
         return state, state.obs, reward.T, terminated.T
 
-    def play_on(state: Any, actions: Any, steps: Any, weights: Any, keys: Any) -> Any:
+    def play_on(state: Any, actions: Any, steps: Any, weights: Any, spare: Any) -> Any:
         everywhere = jnp.full(len(actions), steps)
         state, obs, rewards, terminated = play(state, actions, everywhere)
         reward = (rewards * weights).sum(1)
         restarted = terminated.any(1) | ~jnp.isfinite(obs).all(1) | ~jnp.isfinite(reward)
-
-        def restart() -> Any:
-            following = jax.vmap(jax.random.fold_in, (0, None))(keys, 1)
-            new, _ = begin(following)
-            return keep(restarted, new, state), keep(restarted, following, keys)
-
-        # Restarts are rare, and cost as much as a step.
-        state, keys = jax.lax.cond(restarted.any(), restart, lambda: (state, keys))
-        return state, state.obs, jnp.where(restarted, 0.0, reward), restarted, keys
+        # Always chosen from two states: to decide by a number would make the processor wait.
+        state = keep(restarted, spare, state)
+        return state, state.obs, jnp.where(restarted, 0.0, reward), restarted
 
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function, compiler_options=_compiler_options(device))

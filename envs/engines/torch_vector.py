@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchVectorEnv"]
 
+_OTHER_START = 1 << 33
+"""Makes of an episode's seed another one, which no episode has: theirs are below 2**32."""
+
 
 class TorchVectorEnv(gymnasium.vector.VectorWrapper):
-    """The same environments with tensors on ``device``; a step waits for nothing there.
+    """The same environments with tensors on ``device``; a step reads none of them back.
 
     Actions go to JAX and observations come from it by DLPack, uncopied: read observations and never
     write into them. All episodes begin together and none terminates, so this process knows when
     their time is up, and looks at no tensor for it. A simulation that is no longer finite starts
-    again within the compiled step; ``restarted`` counts these, and the row's episode ends with the
-    others.
+    again within the compiled step, in a state that was drawn for it when the episode began;
+    ``restarted`` counts these, and the row's episode ends with the others.
 
     Args:
         env: the environments, whose simulations are on ``device``; they are started here alone.
@@ -61,7 +64,7 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
         """Simulations that were no longer finite, so far."""
         self._taken: Tensor | None = None
         self._state: Any = None
-        self._keys: Any = None
+        self._spare: Any = None
         self._episode, self._chunks = -1, 0
         self.observations: Any = None
         """The present observations [N, O] as JAX holds them."""
@@ -78,8 +81,10 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
     def _start(self, episode: int) -> Tensor:
         """Start an episode, given by its number, in all environments."""
         self._episode, self._chunks = episode, 0
-        self._keys = self._placed(episode_keys(self._seeds()))
-        self._state, self.observations = self._programs.begin(self._keys)
+        seeds = self._seeds()
+        others = [seed ^ _OTHER_START for seed in seeds]
+        self._spare, _ = self._programs.begin(self._placed(episode_keys(others)))
+        self._state, self.observations = self._programs.begin(self._placed(episode_keys(seeds)))
         self._return.zero_()
         return self._tensor(self.observations)
 
@@ -103,8 +108,8 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
         # It is kept until the next step has been asked for: JAX may not have read it yet.
         self._taken = actions.detach().contiguous()
         taken = jax.dlpack.from_dlpack(self._taken)
-        self._state, self.observations, *outcome, self._keys = self._programs.play_on(
-            self._state, taken, self._counts[steps], self._weights, self._keys
+        self._state, self.observations, *outcome = self._programs.play_on(
+            self._state, taken, self._counts[steps], self._weights, self._spare
         )
         reward, restarted = map(self._tensor, outcome)
         self._chunks += 1
@@ -153,8 +158,15 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
             )
         (episode,), (count,) = episodes, chunks
         self._envs.run_seed = int(state["run_seed"])
-        actions = torch.as_tensor(state["actions"], device=self.device)
         self._start(episode)
+        shape = (self.num_envs * count, *self._actions.shape[2:])
+        fits = state["actions"].shape == shape and 0 <= count <= len(self._actions)
+        if not fits or state["seed"].tolist() != self._seeds():
+            raise TrimtabError(
+                f"{self.id}: the saved state has actions {state['actions'].shape} of {count} "
+                "decisions, or episodes of other seeds; use the same act_steps, horizon and seed"
+            )
+        actions = torch.as_tensor(state["actions"], device=self.device)
         for chunk in actions.unflatten(0, (self.num_envs, count)).transpose(0, 1):
             self.step(chunk)
         if not np.array_equal(np.asarray(self.observations), state["obs"], equal_nan=True):

@@ -68,7 +68,7 @@ def nothing(stage: Stage) -> Work:
 
 def on(clock: speed.Clock) -> speed.Begin:
     """What sets a side up in this process, by a clock."""
-    return functools.partial(speed.here, clock=clock)
+    return functools.partial(speed.begin_here, clock=clock)
 
 
 def pair(ours: Side, peer: Side | None = None, **keywords: Any) -> Pair:
@@ -136,7 +136,7 @@ def test_a_peer_that_is_not_there_is_told_and_ours_measured(peer: Side, told: st
 
 def test_an_error_of_ours_is_not_hidden() -> None:
     with pytest.raises(RuntimeError, match="no such"):
-        speed.measure(pair(broken), rounds=1, begin=speed.here)
+        speed.measure(pair(broken), rounds=1, begin=speed.begin_here)
 
 
 def test_what_a_side_opened_is_closed() -> None:
@@ -146,7 +146,7 @@ def test_what_a_side_opened_is_closed() -> None:
         stage.exits.callback(closed.append, "closed")
         return lambda: 1.0
 
-    speed.measure(pair(side, side), rounds=1, begin=speed.here)
+    speed.measure(pair(side, side), rounds=1, begin=speed.begin_here)
     assert closed == ["closed", "closed"]
 
 
@@ -195,7 +195,7 @@ def test_bad_input_is_one_line(
 def test_a_row_is_printed_in_every_format(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(speed, "elsewhere", speed.here)
+    monkeypatch.setattr(speed, "begin_in_child", speed.begin_here)
     monkeypatch.setattr(speed, "all_pairs", lambda: [pair(nothing, missing)])
     for form in ("json", "markdown", "table"):
         assert speed_command("row", 2, "1", "", form) == 0
@@ -210,7 +210,7 @@ def test_a_row_is_printed_in_every_format(
 def test_out_holds_rows_and_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(speed, "elsewhere", speed.here)
+    monkeypatch.setattr(speed, "begin_in_child", speed.begin_here)
     monkeypatch.setattr(speed, "all_pairs", lambda: [pair(nothing, nothing)])
     assert speed_command("", 1, "0.5", str(tmp_path / "new" / "out"), "json") == 0
     folder = tmp_path / "new" / "out"
@@ -229,7 +229,7 @@ def test_rows_so_far_are_kept_after_each() -> None:
     speed.measure_all(
         [pair(nothing), pair(nothing)],
         rounds=1,
-        begin=speed.here,
+        begin=speed.begin_here,
         done=lambda rows: seen.append([row.name for row in rows]),
     )
     assert seen == [["row"], ["row", "row"]]
@@ -261,7 +261,7 @@ def test_a_peer_of_another_environment_says_what_lacks(monkeypatch: pytest.Monke
 def test_every_row_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # With two threads a side would wait for a core that another test has.
     monkeypatch.setattr(speed, "cores", lambda: 1)
-    rows = speed.measure_all(speed.all_pairs(), rounds=1, scale=1e-4, begin=speed.here)
+    rows = speed.measure_all(speed.all_pairs(), rounds=1, scale=1e-4, begin=speed.begin_here)
     assert all(isinstance(row, Row) and row.ours > 0 for row in rows)
     compared = [row for row in rows if row.peer is not None]
     assert {row.group for row in compared} == {*speed.GROUPS} - WITHOUT_PEERS
@@ -273,7 +273,9 @@ def test_each_side_has_a_process_of_its_own() -> None:
     """The allocator is told to keep memory in ours alone; both give rates, and both end."""
     (sample,) = [one for one in speed.all_pairs() if one.name == "sample"]
     with ExitStack() as exits:
-        ours, theirs = (speed.elsewhere(sample, which, 1e-3, exits) for which in ("ours", "peer"))
+        ours, theirs = (
+            speed.begin_in_child(sample, which, 1e-3, exits) for which in ("ours", "peer")
+        )
         children: list[Any] = [side[0].child for side in (ours, theirs)]  # type: ignore[attr-defined]
         assert len({os.getpid(), *(child.process.pid for child in children)}) == 3
         assert ours[0].take() > 0 and theirs[0].take() > 0
