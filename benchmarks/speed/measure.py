@@ -70,10 +70,12 @@ class Stage:
     Attributes:
         scale: factor to the amount of work of one turn.
         exits: closes what the side has opened when its row is done.
+        threads: number of torch threads that its turns will have.
     """
 
     scale: float = 1.0
     exits: ExitStack = field(default_factory=ExitStack)
+    threads: int = 1
 
     def amount(self, full: int, least: int = 1) -> int:
         """Return an amount of work that is ``full`` at scale 1, and never below ``least``."""
@@ -316,12 +318,13 @@ def begin_here(
     """
     side = pair.ours if which == "ours" else pair.peer
     assert side is not None
+    exits.callback(torch.set_num_threads, torch.get_num_threads())
     torch.manual_seed(0)
     np.random.seed(0)
-    stage = Stage(scale, exits)
-    turns: list[Turns] = [
-        _TurnsHere(side(stage), threads, clock) for threads in thread_numbers(pair)
-    ]
+    turns: list[Turns] = []
+    for threads in thread_numbers(pair):
+        torch.set_num_threads(threads)
+        turns.append(_TurnsHere(side(Stage(scale, exits, threads)), threads, clock))
     for one in turns:
         one.take()
     return turns

@@ -38,7 +38,7 @@ def ours(*overrides: str, warmup: int = 0, steps: Callable[[Stage], int]) -> Sid
         folder = Path(stage.exits.enter_context(tempfile.TemporaryDirectory()))
         words = [
             f"env=gym/{TASK}", f"out={folder}", f"online_steps={NEVER}",
-            f"checkpoint_every={NEVER}", "eval_episodes=1",
+            f"checkpoint_every={NEVER}", "eval_episodes=1", f"threads={stage.threads}",
         ]  # fmt: skip
         config = compose_run([*words, *overrides])
         run = Run(checked_plan(config), folder, lambda share, text: None)

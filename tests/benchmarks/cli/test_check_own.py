@@ -108,7 +108,9 @@ def test_a_right_method_has_a_line_for_each_check(
     assert command(["check", *written(tmp_path, "right"), "skip=resume"]) == 0
     lines = capfd.readouterr().out.splitlines()
     *names, end = [line.split(": ")[1] for line in lines]
-    assert names == ["metrics", "seeds", "learning", "state", "exploring", "device", "export"]
+    assert names == [
+        "metrics", "seeds", "learning", "state", "exploring", "device", "captured", "export",
+    ]  # fmt: skip
     assert end == "no fault found"
 
 

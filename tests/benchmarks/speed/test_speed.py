@@ -258,6 +258,15 @@ def test_a_peer_of_another_environment_says_what_lacks(monkeypatch: pytest.Monke
     assert (row.peer_name or "").startswith("d3rlpy: does not run (RuntimeError: d3rlpy's process")
 
 
+def test_a_run_has_the_threads_of_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "cores", lambda: 2)
+    (loop,) = [one for one in speed.all_pairs() if one.name == "sac_loop"]
+    with ExitStack() as exits:
+        turns = speed.begin_here(loop, "ours", 1e-4, exits)
+        assert [one.threads for one in turns] == [1, 2]
+        assert all(one.take() > 0 for one in turns)
+
+
 def test_every_row_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # With two threads a side would wait for a core that another test has.
     monkeypatch.setattr(speed, "cores", lambda: 1)
