@@ -155,7 +155,7 @@ def recompute(results: Path = RESULTS, project: Path = ROOT) -> None:
     for board in sorted(results.glob("*/leaderboard.json")):
         place = board.parent
         write_tables(place, board_of(place, collect_episodes(place / FILE_NAME)), project)
-    for place in sorted({results / table.result for table in TABLES}):
+    for place in sorted({results / folder for table in TABLES for folder in table.folders}):
         if place.is_dir():  # those of speed, and of a GPU, have no leaderboard
             write_pages(place, project)
 

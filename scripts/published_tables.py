@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -60,16 +60,17 @@ def parity(board: Any) -> Iterator[tuple[str, ...]]:
                 )
 
 
-def ratios(rows: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table of what was faster or slower than whom."""
-    yield "what", "measured against", "Trimtab", "peer", "unit", "ours / peer"
-    for row in (Row(**row) for row in rows):
-        if row.ratio_median is not None and not row.name.endswith("_generic"):  # no peer: our own
-            cells = readable(row)
-            name = f"`{row.name}`"
+def ratios(processors: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table of what was faster or slower than whom, on each processor."""
+    ratio = "ours / peer"
+    yield "what", "measured against", "unit", *(f"{ratio}, {name}" for name in processors)
+    measured = [{row["name"]: Row(**row) for row in rows} for rows in processors.values()]
+    for name, row in measured[0].items():
+        if row.ratio_median is not None and not name.endswith("_generic"):  # no peer: our own
+            found = [rows.get(name) for rows in measured]
             yield (
-                name, cells["measured against"], cells["ours"], cells["peer"], row.unit,
-                cells["ours / peer"],
+                f"`{name}`", readable(row)["measured against"], row.unit,
+                *("-" if one is None else readable(one)[ratio] for one in found),
             )  # fmt: skip
 
 
@@ -153,7 +154,8 @@ class Table:
     """A table of a result in a page, between two lines of comment.
 
     Attributes:
-        result: folder of the result below ``benchmarks/results``.
+        result: folder of the result below ``benchmarks/results``, or several by the names that the
+            table calls them by.
         file: what it is made from.
         page: where it stands, from the root of the project.
         lines: heading and lines from the file's content.
@@ -161,7 +163,7 @@ class Table:
         script: what writes it.
     """
 
-    result: str
+    result: str | Mapping[str, str]
     file: str
     page: str
     lines: Callable[[Any], Iterator[tuple[str, ...]]]
@@ -175,17 +177,31 @@ class Table:
 
     def text(self, results: Path) -> str:
         """Return the table."""
-        content = json.loads((results / self.result / self.file).read_text(encoding="utf-8"))
-        return markdown(self.lines(content))
+
+        def content(folder: str) -> Any:
+            return json.loads((results / folder / self.file).read_text(encoding="utf-8"))
+
+        if isinstance(self.result, str):
+            return markdown(self.lines(content(self.result)))
+        return markdown(self.lines({name: content(one) for name, one in self.result.items()}))
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that the table is made from."""
+        return [self.result] if isinstance(self.result, str) else [*self.result.values()]
 
 
 _BOARD, _SPEED = "leaderboard.json", "speed.json"
+_PROCESSORS = {"Intel Xeon": "speed", "AMD EPYC": "speed-amd"}
+"""What the rows of ``trimtab speed`` were measured on, and their folders."""
 TABLES = (
     Table("quickstart", _BOARD, "docs/demo.md", gains, "quickstart"),
     Table("quickstart", _BOARD, "README.md", lambda board: only(gains(board), _GAINS), "short"),
     Table("online-parity", _BOARD, "docs/online-methods.md", parity, "online-parity"),
-    Table("speed", _SPEED, "docs/performance.md", ratios, "speed"),
-    Table("speed", _SPEED, "README.md", lambda rows: only(ratios(rows), _RATIOS), "short speed"),
+    Table(_PROCESSORS, _SPEED, "docs/performance.md", ratios, "speed"),
+    Table(
+        _PROCESSORS, _SPEED, "README.md", lambda rows: only(ratios(rows), _RATIOS), "short speed"
+    ),
     Table("gpu", "rows.json", "benchmarks/results/gpu/README.md", on_a_gpu, "gpu", "gpu.py"),
 )
 
@@ -197,7 +213,7 @@ def write_pages(place: Path, project: Path) -> None:
         TrimtabError: if a page lacks the comment before its table.
     """
     for table in TABLES:
-        if table.result == place.name:
+        if place.name in table.folders:
             page = project / table.page
             before, found, rest = page.read_text(encoding="utf-8").partition(table.start)
             if not found:
