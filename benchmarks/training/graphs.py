@@ -195,8 +195,6 @@ class CapturedUpdate:
         if isinstance(data, Rollout | Outcome):
             return self.update(data)
         branch = self.algorithm.branch
-        if branch is None:
-            return self.update(data)
         given = _tensors(data)
         shapes = tuple(one.shape for one in given)
         key = (shapes, getattr(data, "whole", None), branch)
@@ -205,7 +203,7 @@ class CapturedUpdate:
         device = given[0].device
         self._keep_last_metrics(device)
         self._seen[key] = self._seen.get(key, 0) + 1
-        if self._seen[key] <= self.warmup:
+        if branch is None or self._seen[key] <= self.warmup:
             metrics = self.warm_up(lambda: self.update(data))
             self._keep_last_metrics(device)
             # What is returned may be a latest metric, which the next update writes over.

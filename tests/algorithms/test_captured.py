@@ -135,6 +135,19 @@ def test_answers_that_grow_are_branches() -> None:
     assert "same bits" in check_captured(subject(OAP, query_every=2, queries=4, kept=12))
 
 
+def test_an_update_that_is_not_captured_leaves_its_metrics_to_the_next() -> None:
+    class Rests(TD3):
+        """Its fourth update, in which its actor learns, is not captured."""
+
+        capturable = True
+
+        @property
+        def branch(self) -> bool | None:
+            return None if self.updates == 3 else self.actor_due
+
+    assert "same bits" in check_captured(subject(Rests))
+
+
 def test_branches_that_never_come_again_are_let_go(batch_of: BatchOf) -> None:
     class Restless(TD3):
         @property
