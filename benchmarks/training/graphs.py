@@ -59,7 +59,8 @@ def replay_updates(phases: Sequence[Phase], algorithm: Algorithm, device: str) -
             type(algorithm).__name__,
         )
         return tuple(phases)
-    torch.cuda.set_device(torch.device(device))
+    if (index := torch.device(device).index) is not None:  # "cuda" alone names the present one
+        torch.cuda.set_device(index)
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
     captured = functools.partial(
         CapturedUpdate,
