@@ -114,6 +114,8 @@ def document_of(
     if not has_task(env.id):
         document["task"] = {"contract": _contract_of(env, described)}
         del document["evaluation"]["episodes"]  # none are played
+    if config["matmul_precision"] != "highest":
+        document["numerics"]["matmul_precision"] = config["matmul_precision"]
     if config["holdout"] is not None:
         document["holdout"] = {"share": float(config["holdout"])}
         if config["stop_after"] is not None:

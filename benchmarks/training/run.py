@@ -49,7 +49,7 @@ from trimtab.benchmarks.training.result import Progress, Result
 from trimtab.benchmarks.training.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.training.run_judge import RunJudge
 from trimtab.benchmarks.training.spending import spent
-from trimtab.benchmarks.training.torch_state import start_torch
+from trimtab.benchmarks.training.torch_state import matmul_precision, start_torch
 from trimtab.benchmarks.training.tracking import start_trackers
 from trimtab.benchmarks.training.trials import TrialJudge
 from trimtab.errors import Stopped, TrimtabError
@@ -224,7 +224,8 @@ class Run:
 
     def _update(self, phase: Phase, data: Batch | Rollout | Outcome) -> None:
         assert phase.update is not None
-        metrics = phase.update(data)
+        with matmul_precision(self.config["matmul_precision"]):
+            metrics = phase.update(data)
         with placed(self.where, self.updates + 1):
             self.metrics.add(metrics)
         self.updates += 1

@@ -15,7 +15,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.defaults import torch_defaults
 from trimtab.types import Tensor
 
-__all__ = ["ForeignCode", "start_torch", "usual_torch"]
+__all__ = ["ForeignCode", "matmul_precision", "start_torch", "usual_torch"]
 
 _NAMES = (
     "default type", "default device", "number of threads", "determinism (debug mode)",
@@ -118,6 +118,17 @@ class ForeignCode:
         )
 
 
+@contextlib.contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Compute matrix products of 32 bits with ``precision``, one of torch's own three words."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 _turn = threading.RLock()
 
 
@@ -125,9 +136,9 @@ _turn = threading.RLock()
 def usual_torch() -> Iterator[None]:
     """Let a run train in somebody's program, and put back the caller's settings afterwards.
 
-    The default type and device, the recording of gradients and autocast are those of a new process.
-    Determinism and the precision of matrix products stay as the caller has set them; how many
-    threads compute, the run's settings say.
+    The default type and device, the recording of gradients, autocast and the precision of matrix
+    products are those of a new process. Determinism stays as the caller has set it; how many
+    threads compute, and how precisely updates do, the run's settings say.
 
     One thread at a time is in such a block, because most of these settings, and the generators
     that a run draws from, are the whole process's.
@@ -135,6 +146,7 @@ def usual_torch() -> Iterator[None]:
     with _turn:
         _, device, threads, mode, _, precision = _settings()
         torch.set_default_device(None)
+        torch.set_float32_matmul_precision("highest")
         was_set = torch.empty(0).device != device  # and is no ``with torch.device(…)`` around this
         try:
             with torch_defaults():

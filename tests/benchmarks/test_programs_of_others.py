@@ -25,8 +25,10 @@ from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
 
 import trimtab
+from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 
 WEIGHTS = Path("policy", "model.safetensors")
 DOES: dict[str, Callable[[], object]] = {
@@ -113,6 +115,30 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 # ---- other people's programs ---------------------------------------------------------------------
+
+
+def test_the_precision_of_products_is_the_run_s_in_updates_and_the_highest_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, set[str]] = {"update": set(), "forward": set()}
+
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*given: Any) -> Any:
+            found[name].add(torch.get_float32_matmul_precision())
+            return function(*given)
+
+        return note
+
+    monkeypatch.setattr(SAC, "update", noted("update", SAC.update))
+    forward = noted("forward", TanhGaussianPolicy.forward)
+    monkeypatch.setattr(TanhGaussianPolicy, "forward", forward)
+    torch.set_float32_matmul_precision("high")  # the caller's own
+    trimtab.train(settings(tmp_path, matmul_precision="medium"))
+    assert found == {"update": {"medium"}, "forward": {"highest"}}
+    assert torch.get_float32_matmul_precision() == "high"
+    found["update"].clear()
+    trimtab.train(settings(tmp_path))
+    assert found["update"] == {"highest"}
 
 
 @contextmanager

@@ -40,6 +40,9 @@ class RunSettings:
         device: of torch, such as cpu or cuda.
         threads: of torch; with 2, one run on idle cores is faster, two runs side by side are
             slower, and last bits differ from those with 1.
+        matmul_precision: of the matrix products of updates: highest, high (TF32 on a GPU) or medium
+            (bfloat16 where the processor has such products); decisions are always computed at the
+            highest.
         graphs: whether a run on a GPU replays the kernels of its updates as CUDA graphs; its
             numbers are the same, and most updates take a fraction of the time.
         num_envs: environments that gather data side by side.
@@ -91,6 +94,7 @@ class RunSettings:
     seed: Seed = 0
     device: str = "cpu"
     threads: Annotated[int, Bounds(least=1, most=256)] = 1
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
     graphs: bool = True
     num_envs: Annotated[int, Bounds(least=1, most=1 << 16)] = 1
     act_steps: Annotated[int, Bounds(least=1, most=1000)] | None = None

@@ -56,6 +56,7 @@ def known(*words: str, base: str | None = None) -> str:
         ["eval_deterministic=true"],
         ["algorithm.target_entropy=null", "env_options.reward=native", "act_steps=1"],
         ["discount=0.99", "algorithm.tau=0.005", "env_options.horizon=1000", "threads=1"],
+        ["matmul_precision=highest"],
         ["seed=7", "out=elsewhere", "checkpoint_every=5", "keep_policies=true", "suite_name=x"],
         ["dataset_weighting=null", "weighting_temperature=3.0", "stream_above=1"],
     ],
@@ -70,6 +71,7 @@ def test_what_is_spelled_out_or_moves_no_number_is_the_same_run(words: list[str]
         "algorithm.learning_rate=1e-3", "algorithm.hidden=[64,64]", "discount=0.9", "num_envs=2",
         "online_steps=7000", "eval_episodes=3", "eval_seed=1", "eval_every=100", "act_steps=2",
         "env_options.horizon=50", "eval_deterministic=false", "threads=2", "buffer_size=5000",
+        "matmul_precision=high", "matmul_precision=medium",
     ],
 )  # fmt: skip
 def test_what_moves_numbers_is_another_run(word: str) -> None:
