@@ -112,7 +112,8 @@ class View:
         columns = storage.columns
         capacity = storage.rows * columns
         first = start + self.oldest * columns
-        first[first >= capacity] -= capacity
+        if self.oldest:
+            first[first >= capacity] -= capacity
         if rule.length == 1:
             return Windows(first, first, first[:, None], np.ones(len(first), dtype=np.int64))
         newer = self.size - 1 - start // columns  # rows of the column after the first one
@@ -180,8 +181,12 @@ class View:
         obs, next_obs = self._observations(windows, start)
         take, chunk = storage.take, storage.shapes["action"][0]
         real = rule.steps < used[:, None]
-        reward = (take("reward", index) * real) @ rule.weights
-        discount = rule.discounts[used] * (take("flags", last) & TERMINATED == 0)
+        goes_on = take("flags", last) & TERMINATED == 0
+        if rule.length == 1:  # the same numbers in half of the time
+            reward, discount = take("reward", first), rule.discounts[1] * goes_on
+        else:
+            reward = (take("reward", index) * real) @ rule.weights
+            discount = rule.discounts[used] * goes_on
         taken = take("taken", index[:, : rule.window])  # [B, window]
         valid = real[:, : rule.window, None] & (np.arange(chunk) < taken[:, :, None])
         size = len(first)
@@ -192,7 +197,7 @@ class View:
         return Batch(
             obs=tree_map(tensor, obs),
             action=tensor(self._actions(windows)),
-            reward=tensor(reward.astype(np.float32)),
+            reward=tensor(np.asarray(reward, np.float32)),
             next_obs=tree_map(tensor, next_obs),
             discount=tensor(discount.astype(np.float32)),
             valid=tensor(valid.reshape(size, -1)),
