@@ -22,6 +22,13 @@ from trimtab.benchmarks.board.arena.claims import find, to_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.data_contests import contests_of
+from trimtab.benchmarks.board.intervals.contests import (
+    contest_interval,
+    held_out,
+    hindsight,
+    new_contest_interval,
+    paired,
+)
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
 from trimtab.benchmarks.board.stats import Array, Interval
@@ -253,6 +260,40 @@ def same(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows in one order, without how long they took."""
     bare = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
     return sorted(bare, key=repr)
+
+
+# Worked out by hand from `arena.csv`: contests, the difference to the best of three controls in
+# hindsight and by the other seeds, with their intervals, and the second one on a new task.
+DIFFERENCES = {
+    "nft": (5, (0.17, 0.11, 0.22), (0.21, 0.15, 0.26), (-0.01, 0.42)),
+    "dsrl_na": (10, (0.11, 0.06, 0.15), (0.13, 0.08, 0.18), (0.03, 0.24)),
+    "ogpo": (5, (0.09, 0.02, 0.16), (0.13, 0.06, 0.20), (-0.11, 0.37)),
+    "dsrl_sac": (10, (0.03, -0.07, 0.12), (0.05, -0.04, 0.14), (-0.05, 0.15)),
+    "rfs": (10, (-0.06, -0.16, 0.03), (-0.04, -0.13, 0.05), (-0.22, 0.14)),
+    "noise_ppo": (10, (-0.13, -0.23, -0.03), (-0.11, -0.21, -0.02), (-0.32, 0.10)),
+    "expo": (4, (-0.14, -0.27, -0.02), (-0.14, -0.27, -0.02), (-0.30, 0.01)),
+    "dppo": (5, (-0.24, -0.37, -0.12), (-0.23, -0.35, -0.11), (-0.35, -0.10)),
+}
+
+
+@pytest.mark.parametrize("method", DIFFERENCES)
+def test_the_differences_to_the_best_control_are_those_worked_out_by_hand(
+    arena: Arena, method: str
+) -> None:
+    count, *known = DIFFERENCES[method]
+    below, above = [], []
+    for contest in arena.contests:
+        rows = {row.method: row for row in contest.rows if row.variant is None}
+        if method not in rows or contest.metric != "success":
+            continue
+        scores = {name: dict(zip(row.seeds, row.finals, strict=True)) for name, row in rows.items()}
+        controls = {name: scores[name] for name in ("zero_noise", "golden_ticket", "best_of_n")}
+        below.append(paired(hindsight(scores[method], controls)))
+        above.append(paired(held_out(scores[method], controls)))
+    assert len(above) == count
+    found = [contest_interval(below), contest_interval(above), new_contest_interval(above)[1:]]
+    for numbers, by_hand in zip(found, known, strict=True):
+        assert [*numbers] == pytest.approx([*by_hand], abs=0.0075)
 
 
 def test_claims_are_judged_by_the_rows(arena: Arena) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,18 @@ class DataScores:
             runs that stayed offline.
         kept: the mean score over the environment steps less that at the switch; empty likewise.
         switch: the score at the switch; empty likewise.
+        seeds: the seed of each run.
+        eval_episodes: episodes of each run's last evaluation.
+        seconds: wall time of a run, mean over seeds.
     """
 
     score: tuple[float, ...]
     drop: tuple[float, ...] = ()
     kept: tuple[float, ...] = ()
     switch: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+    eval_episodes: int = 0
+    seconds: float = 0.0
 
     def values(self, measure: str) -> tuple[float, ...]:
         """Return a measure by its name."""
@@ -79,7 +85,13 @@ def contests_of(table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[D
         if place.get("variant") is not None:  # a claim is about a method's one setting
             continue
         if group is not None and place["method"] not in found[place["task"]]:
-            found[place["task"]][place["method"]] = _scores(group)
+            seconds = [
+                float(one.get("seconds", 0.0))
+                for one in records
+                if one["config_hash"] == group.config_hash
+            ]
+            scores = replace(_scores(group), seconds=float(np.mean(seconds)))
+            found[place["task"]][place["method"]] = scores
             scored_by[place["task"]] = metrics[group.env]
     return [
         DataContest(task, scored_by[task], methods) for task, methods in found.items() if methods
@@ -97,4 +109,8 @@ def _scores(group: Group) -> DataScores:
             switch.append(level)
             drops.append(worst_drop(after, level))
             kept.append(area_under(after, after[-1][0], level) - level)
-    return DataScores(tuple(last), tuple(drops), tuple(kept), tuple(switch))
+    episodes = min(len(points[-1][1]) for points in group.evaluations().values())
+    seeds = tuple(group.evaluations())
+    return DataScores(
+        tuple(last), tuple(drops), tuple(kept), tuple(switch), seeds, eval_episodes=episodes
+    )

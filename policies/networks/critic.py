@@ -32,9 +32,8 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: Tensor, members: Members = None) -> Tensor:
         """Return ``x @ weight + bias`` for each member, or for some of them."""
-        weight, bias = self.weight, self.bias
-        if members is not None:
-            weight, bias = weight[members], bias[members]
+        weight: Tensor = self.weight if members is None else self.weight[members]
+        bias: Tensor = self.bias if members is None else self.bias[members]
         if weight.shape[-1] == 1:
             # A batched product with one column takes five times as long as this, and its gradient
             # ten times; the gradient's layout would slow down the layer before, too.

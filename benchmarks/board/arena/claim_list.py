@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from trimtab.benchmarks.board.intervals.looks import MOST_LOOKS
+from trimtab.benchmarks.board.verdicts import MARGIN
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 
@@ -22,7 +24,8 @@ _BY_SEEDS = {"seeds": ("higher", "control"), "control_seeds": ("control",)}
 """Entries that choose seeds, with the kinds of claims about the arena that have them."""
 _NAMES, _NUMBER, _SEEDS = "list of names", "number above 0", "list of seeds"
 _FORMS = {
-    "tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER, "seeds": _SEEDS, "control_seeds": _SEEDS,
+    "tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER, "margin": _NUMBER,
+    "seeds": _SEEDS, "control_seeds": _SEEDS, "looks": _SEEDS,
 }  # fmt: skip
 """The forms of entries that are no text."""
 
@@ -50,6 +53,9 @@ class Claim:
             written; empty for all. For claims about scores in the arena.
         control_seeds: for ``control``: the seeds by which the best control is picked; empty for
             all. Picked by the seeds that judge, a control has luck on its side.
+        margin: differences up to this are none: of success, or as a share of a return.
+        looks: numbers of seeds a contest at which it is read, at most four, rising; the last one
+            is the largest budget. Empty: it is read once.
     """
 
     text: str
@@ -66,6 +72,8 @@ class Claim:
     suite: str = ""
     seeds: tuple[int, ...] = ()
     control_seeds: tuple[int, ...] = ()
+    margin: float = MARGIN
+    looks: tuple[int, ...] = ()
 
 
 def read_claims(path: Path) -> list[Claim]:
@@ -102,6 +110,15 @@ def read_claims(path: Path) -> list[Claim]:
         if claim.kind not in kinds:
             raise TrimtabError(
                 f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(kinds)}"
+            )
+        if claim.looks and (
+            len(claim.looks) > MOST_LOOKS
+            or sorted({*claim.looks}) != [*claim.looks]
+            or claim.looks[0] < 2
+        ):
+            raise TrimtabError(
+                f"{path}: claim {number + 1}: looks: at most {MOST_LOOKS} rising numbers of seeds, "
+                f"each at least 2, not {[*claim.looks]}"
             )
         for key, having in _BY_SEEDS.items():
             if getattr(claim, key) and (claim.suite or claim.kind not in having):

@@ -1,54 +1,115 @@
-"""Claims of papers, held against committed rows: holds, does not hold, or cannot be told.
+"""Claims of papers, held against committed rows: better, worse, no different, or not told yet.
 
 ``claims.yaml`` lists the claims; each is judged in every contest that has what it speaks of, and
-over all of them together. A claim holds where the whole interval of P(better) lies above one half,
-does not hold where all of it lies below, and cannot be told otherwise. Most are of the arena; a
-claim with ``suite`` is of one of the suites of data.
+over all of them together, by the mean difference (``board/intervals/contests.py``). Most are of the
+arena; a claim with ``suite`` is of one of the suites of data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy.stats import binomtest
+from scipy.stats import t as student
 
 from trimtab.benchmarks.board.arena.claim_list import Claim
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
-from trimtab.benchmarks.board.data_contests import DataContest
+from trimtab.benchmarks.board.data_contests import DataContest, DataScores
+from trimtab.benchmarks.board.intervals.contests import (
+    Contrast,
+    contest_interval,
+    held_out,
+    hindsight,
+    new_contest_interval,
+    paired,
+    unpaired,
+)
 from trimtab.benchmarks.board.intervals.improvement import improvement_interval
+from trimtab.benchmarks.board.intervals.looks import confidence_at, shares_of
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.stats import Array, Interval
+from trimtab.benchmarks.board.verdicts import Verdict, seeds_to_tell, verdict_of
 from trimtab.benchmarks.core.numerals import number_text
 
 __all__ = ["Finding", "find", "to_markdown"]
 
 Pair = tuple[Contest, ArenaRow, ArenaRow]
-Verdict = Literal["holds", "does not hold", "cannot be told"]
+Scores = Mapping[int, float]
+"""The score of a method's run for each seed."""
 _READING = """\
 Made by `python scripts/publish.py claims` from the rows of the arena, `offline` and
-`offline-to-online` below `benchmarks/results/`.
-**P(better)** is the chance that a random run of the first method beats a random run of the
-second, over the contests that have both, with its 95 percent interval; all of it above one half
-means that the claim holds at this size, all of it below that it does not. Runs that start from
-nothing stand beside each kind of base; they count once, against the mean over the bases. A claim
-on environment steps is read off the mean curves, without an interval. A claim on most contests
-counts them, with the exact interval of a share. A claim that was written after its rows were seen
-is judged again by seeds that were run later; the best control is that of all seeds, or where it is
-said, that of the first ones. What cannot be told needs more seeds or longer runs, or is not there
-yet."""
+`offline-to-online` below `benchmarks/results/`; [statistics](../../docs/statistics.md) has the
+method and how often it errs.
+
+- **Difference** is the mean over the contests that have both methods, paired by seed: of success,
+  or as a share of the other's return. Its interval speaks of these contests; **on a new task** is
+  the interval for one more task like these.
+- **Verdict**: *better*, the whole interval lies above 0; *worse*, below; *no different*, within the
+  claim's margin ({margin} unless it says otherwise); *not told yet*, none of them. Then the table
+  says how many more seeds a contest would tell it with 80 percent power, and their core-hours.
+- Against the best of several controls the first interval has each contest's best control by all
+  seeds, whose luck counts against the method, and the second one each seed's best by the other
+  seeds. *Better* is read off the first, *worse* off the second.
+- A claim with **looks** is read at these numbers of seeds, by a group-sequential boundary; the
+  last one is its budget. One without is read once, with all the seeds that it has. Every interval
+  here has 95 percent; at a look before the last one the verdict asks for more.
+- **Holm** is the p-value of the difference, corrected for all claims on this page that have one.
+- **P(better)** is the chance that a random run of the first method beats a random run of the
+  second. Runs that start from nothing stand beside each kind of base and count once. A claim on
+  environment steps is read off the mean curves, without an interval; one on most contests counts
+  them, with the exact interval of a share.
+"""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the rows say of a claim."""
+    """What the rows say of a claim.
+
+    Attributes:
+        claim: the claim.
+        verdict: the verdict.
+        numbers: the two sides in each contest.
+        contests: how many of them.
+        difference: the mean difference that *better* is read off, if it has one.
+        held_out: against controls: the one that *worse* is read off.
+        new_task: the difference on a new task like these.
+        better: P(better).
+        p_value: of the difference, two-sided.
+        missing: what would tell it, where it is not told.
+    """
 
     claim: Claim
     verdict: Verdict
     numbers: str
     contests: int
+    difference: Interval | None = None
+    held_out: Interval | None = None
+    new_task: Interval | None = None
+    better: Interval | None = None
+    p_value: float | None = None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """A method beside others in one contest, or in contests that share a run.
+
+    Attributes:
+        ours: the method's scores.
+        others: those of the method that it is compared with, or of each control.
+        rate: whether scores are rates of success.
+        episodes: evaluation episodes of a run; 0 where the score is not read off them alone.
+        seconds: what one more seed of all of them costs.
+    """
+
+    ours: Scores
+    others: Mapping[str, Scores]
+    rate: bool
+    episodes: int
+    seconds: float
 
 
 def find(
@@ -90,13 +151,6 @@ def _pairs(
     return found
 
 
-def _compared(claim: Claim, pairs: Sequence[Pair]) -> Finding:
-    sides = [_sides(claim, group) for group in _independent(pairs)]
-    return _judged(
-        claim, [ours for ours, _ in sides], [theirs for _, theirs in sides], _shown(claim, pairs)
-    )
-
-
 def _shown(claim: Claim, pairs: Sequence[Pair]) -> list[str]:
     """Return the two numbers of each contest."""
     return [
@@ -108,7 +162,8 @@ def _shown(claim: Claim, pairs: Sequence[Pair]) -> list[str]:
 
 def _shown_value(claim: Claim, row: ArenaRow) -> Any:
     """Return a row's number: of all seeds, or the mean of those that the claim is judged by."""
-    return float(_per_seed(claim, row).mean()) if claim.seeds else getattr(row, claim.measure)
+    scores = _per_seed(claim, row)
+    return float(np.mean([*scores.values()])) if claim.seeds else getattr(row, claim.measure)
 
 
 def _independent(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -121,40 +176,137 @@ def _independent(pairs: Sequence[Pair]) -> list[list[Pair]]:
     return list(groups.values())
 
 
-def _sides(claim: Claim, group: Sequence[Pair]) -> tuple[Array, Array]:
-    """Return both methods' values in a group of contests, one a seed: means over the bases."""
+def _sides(claim: Claim, group: Sequence[Pair]) -> _Sides:
+    """Return both methods' scores in a group of contests: each seed's mean over the bases."""
 
-    def values(rows: Sequence[ArenaRow]) -> Array:
-        runs = {row.config_hash: _per_seed(claim, row) for row in rows}
-        seeds = min(len(run) for run in runs.values())  # the first of them are the same seeds
-        mean: Array = np.mean([run[:seeds] for run in runs.values()], axis=0)
-        return mean
+    def scores(rows: Sequence[ArenaRow]) -> Scores:
+        runs = [*{row.config_hash: _per_seed(claim, row) for row in rows}.values()]
+        shared = set.intersection(*(set(run) for run in runs))
+        return {seed: float(np.mean([run[seed] for run in runs])) for seed in sorted(shared)}
 
-    return values([ours for _, ours, _ in group]), values([theirs for _, _, theirs in group])
-
-
-def _judged(
-    claim: Claim, ours: Sequence[Array], theirs: Sequence[Array], shown: Sequence[str]
-) -> Finding:
-    """Return what the seeds of two methods say, in all contests that have both."""
-    if not shown:
-        return Finding(claim, "cannot be told", "no contest has both", 0)
-    better = improvement_interval(ours, theirs)
-    told = _verdict(better, 0.5)
-    return Finding(claim, told, f"P(better) {better.text()}: {'; '.join(shown)}", len(ours))
+    contest, ours, theirs = group[0]
+    return _Sides(
+        scores([one for _, one, _ in group]),
+        {theirs.method: scores([one for _, _, one in group])},
+        contest.metric == "success",
+        ours.eval_episodes if claim.measure == "score" else 0,
+        ours.seconds + theirs.seconds,
+    )
 
 
-def _verdict(found: Interval, limit: float) -> Verdict:
-    """Return whether all of an interval lies above a limit."""
-    if found.low > limit:
-        return "holds"
-    return "does not hold" if found.high < limit else "cannot be told"
+def _contrast(sides: _Sides, differences: Array | None = None) -> Contrast | None:
+    """Return a contest's contrast, in success or as a share of the others' return.
+
+    Args:
+        sides: the sides.
+        differences: those of each seed; None: to the one other method that there is.
+    """
+    others = [*sides.others.values()]
+    level = float(np.mean(_best_scores(sides.others)))
+    unit = 1.0 if sides.rate else max(abs(level), 1e-12)
+    if differences is None:
+        (theirs,) = others
+        seeds = sorted(sides.ours.keys() & theirs.keys())
+        if len(seeds) < 2:
+            ours, other = (np.array([*side.values()]) / unit for side in (sides.ours, theirs))
+            return unpaired(ours, other) if min(len(ours), len(other)) > 1 else None
+        differences = np.array([sides.ours[seed] - theirs[seed] for seed in seeds])
+    if len(differences) < 2:
+        return None
+    least = 0.0
+    if sides.rate and sides.episodes:
+        own = float(np.mean([*sides.ours.values()]))
+        least = sum(_binomial(rate, len(differences) * sides.episodes) for rate in (own, level))
+    return paired(differences / unit, least)
 
 
-def _per_seed(claim: Claim, row: ArenaRow) -> Array:
+def _binomial(rate: float, episodes: int) -> float:
+    """Return the variance of a rate, two successes and two failures added (Agresti 1998)."""
+    added = (rate * episodes + 2) / (episodes + 4)
+    return added * (1 - added) / (episodes + 4)
+
+
+def _judged(claim: Claim, sides: Sequence[_Sides], shown: Sequence[str]) -> Finding:
+    """Return what the seeds of a method beside another, or beside controls, say."""
+    every = [one for one in sides if one.ours and all(one.others.values())]
+    if claim.kind == "control":
+        readings = [
+            [_contrast(one, read(one.ours, one.others)) for one in every]
+            for read in (hindsight, held_out)
+        ]
+    else:
+        readings = [[_contrast(one) for one in every]] * 2
+    below, above = ([one for one in reading if one is not None] for reading in readings)
+    if not below or not above:
+        return Finding(claim, "not told yet", "; ".join(shown) or "no contest has both", len(every))
+    seeds = float(np.mean([one.freedom + 1 for one in below]))
+    confidence = confidence_at(shares_of(claim.looks, seeds)) if claim.looks else 0.95
+    low, high = (contest_interval(side, confidence) for side in (below, above))
+    told = verdict_of(low.low, high.high, claim.margin)
+    low, high = (contest_interval(side) for side in (below, above))  # shown as all others are
+    control = claim.kind == "control"
+    better = improvement_interval(
+        [np.array([*one.ours.values()]) for one in every],
+        [np.array(_best_scores(one.others)) for one in every],
+    )
+    return Finding(
+        claim, told, "; ".join(shown), len(every),
+        difference=low,
+        held_out=high if control else None,
+        new_task=new_contest_interval(above) if len(above) > 1 else None,
+        better=better,
+        p_value=min(_p_value(below, 1), _p_value(above, -1)) if control else _p_value(below),
+        missing=_missing_seeds(claim, every, below, above, seeds) if told == "not told yet" else "",
+    )  # fmt: skip
+
+
+def _best_scores(others: Mapping[str, Scores]) -> list[float]:
+    """Return the scores of the one other method, or of the control with the highest mean."""
+    return max(([*one.values()] for one in others.values()), key=lambda one: float(np.mean(one)))
+
+
+def _p_value(contrasts: Sequence[Contrast], side: int = 0) -> float:
+    """Return the two-sided p-value of a mean difference; with a side, 1 where it is the other."""
+    found = contest_interval(contrasts)
+    if side * found.value < 0.0 or not found.is_given:
+        return 1.0
+    freedom = sum(one.freedom for one in contrasts)
+    error = (found.high - found.value) / float(student.ppf(0.975, max(freedom, 1.0)))
+    return float(2 * student.sf(abs(found.value) / error, max(freedom, 1.0)))
+
+
+def _missing_seeds(
+    claim: Claim,
+    sides: Sequence[_Sides],
+    below: Sequence[Contrast],
+    above: Sequence[Contrast],
+    seeds: float,
+) -> str:
+    """Return how many more seeds would tell a claim, of what, and for how many core-hours."""
+    needed = seeds_to_tell(below, above, claim.margin)
+    if needed is None:
+        return "more seeds than are worth it: the difference lies at the margin, or seeds vary much"
+    more = max(int(np.ceil(needed - seeds)), 1)
+    hours = more * sum(one.seconds for one in sides) / 3600
+    names = claim.than or "its controls"
+    plural = "s" if more > 1 else ""
+    beyond = claim.looks and needed > claim.looks[-1]
+    budget = f", beyond its budget of {claim.looks[-1]} seeds" if beyond else ""
+    return (
+        f"{more} more seed{plural} a contest of {claim.method} and {names}, {hours:.1f} core-hours"
+        f"{budget}"
+    )
+
+
+def _share_verdict(found: Interval, limit: float) -> Verdict:
+    """Return whether all of an interval lies above a limit, or below."""
+    return verdict_of(found.low - limit, found.high - limit, 1e-12)
+
+
+def _per_seed(claim: Claim, row: ArenaRow) -> Scores:
     values: Mapping[str, tuple[float, ...]] = {"score": row.finals, "area": row.areas}
     runs = zip(row.seeds, values[claim.measure], strict=True)
-    return np.array([value for seed, value in runs if not claim.seeds or seed in claim.seeds])
+    return {seed: value for seed, value in runs if not claim.seeds or seed in claim.seeds}
 
 
 def _number(contest: Contest, value: Any) -> str:
@@ -163,37 +315,68 @@ def _number(contest: Contest, value: Any) -> str:
 
 
 def _higher(claim: Claim, arena: Arena) -> Finding:
-    return _compared(claim, _pairs(claim, arena, lambda contest, ours: claim.than))
+    pairs = _pairs(claim, arena, lambda contest, ours: claim.than)
+    sides = [_sides(claim, group) for group in _independent(pairs)]
+    return _judged(claim, sides, _shown(claim, pairs))
 
 
 def _most(claim: Claim, arena: Arena) -> Finding:
     """Whether a method's mean is the higher one in more than half of the contests."""
     pairs = _pairs(claim, arena, lambda contest, ours: claim.than)
     if not pairs:
-        return Finding(claim, "cannot be told", "no contest has both", 0)
-    sides = [_sides(claim, group) for group in _independent(pairs)]
-    higher = sum(bool(ours.mean() > theirs.mean()) for ours, theirs in sides)
-    ends = binomtest(higher, len(sides)).proportion_ci(0.95)
-    share = Interval(higher / len(sides), float(ends.low), float(ends.high))
-    numbers = f"in {higher} of {len(sides)}, a share of {share.text()}"
+        return Finding(claim, "not told yet", "no contest has both", 0)
+    means = [
+        [float(np.mean([*scores.values()])) for scores in (one.ours, one.others[claim.than])]
+        for one in (_sides(claim, group) for group in _independent(pairs))
+    ]
+    higher = sum(ours > theirs for ours, theirs in means)
+    ends = binomtest(higher, len(means)).proportion_ci(0.95)
+    share = Interval(higher / len(means), float(ends.low), float(ends.high))
+    told = _share_verdict(share, 0.5)
+    numbers = f"in {higher} of {len(means)}, a share of {share.text()}"
     shown = "; ".join(_shown(claim, pairs))
-    return Finding(claim, _verdict(share, 0.5), f"{numbers}: {shown}", len(sides))
+    missing = _missing_contests(share.value) if told == "not told yet" else ""
+    return Finding(claim, told, f"{numbers}: {shown}", len(means), missing=missing)
+
+
+def _missing_contests(share: float) -> str:
+    """Return how many contests would tell such a share from one half with 80 percent power."""
+    away = abs(share - 0.5)
+    if away < 0.02:
+        return "no number of contests: the share is one half"
+    contests = int(np.ceil(((1.96 * 0.5 + 0.84 * np.sqrt(share * (1 - share))) / away) ** 2))
+    return f"about {contests} contests in all: seeds do not help"
 
 
 def _control(claim: Claim, arena: Arena) -> Finding:
-    def best(contest: Contest, ours: ArenaRow) -> str | None:
-        if not claim.control_seeds:
-            return ours.control
-        picking = replace(claim, seeds=claim.control_seeds)
-        levels = {
-            row.method: float(values.mean())
+    """Whether a method is above the best of the arena's controls."""
+    picking = replace(claim, seeds=claim.control_seeds) if claim.control_seeds else claim
+
+    def controls(contest: Contest) -> dict[str, ArenaRow]:
+        return {
+            row.method: row
             for row in contest.rows
-            if row.method in arena.controls and row.variant is None
-            if len(values := _per_seed(picking, row))
+            if row.method in arena.controls and row.variant is None and _per_seed(claim, row)
+        }
+
+    def best(contest: Contest, ours: ArenaRow) -> str | None:
+        levels = {
+            name: float(np.mean([*scores.values()]))
+            for name, row in controls(contest).items()
+            if (scores := _per_seed(picking, row))
         }
         return max(levels, key=levels.__getitem__, default=None)
 
-    return _compared(claim, _pairs(claim, arena, best))
+    pairs = _pairs(claim, arena, best)
+    sides = []
+    for contest, ours, control in pairs:
+        # Where other seeds pick the control, there is nothing left to hold out.
+        rows = {control.method: control} if claim.control_seeds else controls(contest)
+        scores = {name: _per_seed(claim, row) for name, row in rows.items()}
+        seconds = ours.seconds + sum(row.seconds for row in rows.values())
+        rate, episodes = contest.metric == "success", ours.eval_episodes
+        sides.append(_Sides(_per_seed(claim, ours), scores, rate, episodes, seconds))
+    return _judged(claim, sides, _shown(claim, pairs))
 
 
 def _sooner(claim: Claim, arena: Arena) -> Finding:
@@ -217,11 +400,11 @@ def _sooner(claim: Claim, arena: Arena) -> Finding:
         told.append(None if second is None and not sooner else sooner)
         ways = ["never" if steps is None else f"{steps:,.0f} steps" for steps in (first, second)]
         shown.append(f"{contest.task} ({contest.base}) {ways[0]} against {ways[1]}")
-    verdict: Verdict = "cannot be told"
+    verdict: Verdict = "not told yet"
     if told and all(told):
-        verdict = "holds"
+        verdict = "better"
     elif told and all(one is False for one in told):
-        verdict = "does not hold"
+        verdict = "worse"
     return Finding(claim, verdict, "; ".join(shown) or "no contest has both", len(pairs))
 
 
@@ -243,7 +426,7 @@ def steps_to(row: ArenaRow, start: float, target: float) -> float | None:
 
 
 def _missing(claim: Claim, _: object) -> Finding:
-    return Finding(claim, "cannot be told", claim.why, 0)
+    return Finding(claim, "not told yet", claim.why, 0)
 
 
 _JUDGES: Mapping[str, Callable[[Claim, Arena], Finding]] = {
@@ -267,16 +450,23 @@ def _of_data(claim: Claim, contests: Sequence[DataContest]) -> list[DataContest]
 
 def _data_higher(claim: Claim, contests: Sequence[DataContest]) -> Finding:
     found = _of_data(claim, contests)
-    ours, theirs = (
-        [np.array(contest.methods[name].values(claim.measure)) for contest in found]
-        for name in (claim.method, claim.than)
-    )
-    shown = [
-        f"{contest.task} "
-        + " against ".join(contest.mean_text(side[number]) for side in (ours, theirs))
-        for number, contest in enumerate(found)
-    ]
-    return _judged(claim, ours, theirs, shown)
+    sides, shown = [], []
+    for contest in found:
+        ours, theirs = (contest.methods[name] for name in (claim.method, claim.than))
+        scores = [_of_seeds(one, claim.measure) for one in (ours, theirs)]
+        rate = contest.metric == "success"
+        episodes = ours.eval_episodes if claim.measure == "score" else 0
+        seconds = ours.seconds + theirs.seconds
+        sides.append(_Sides(scores[0], {claim.than: scores[1]}, rate, episodes, seconds))
+        texts = [contest.mean_text([*one.values()]) if one else "none" for one in scores]
+        shown.append(f"{contest.task} {' against '.join(texts)}")
+    return _judged(claim, sides, shown)
+
+
+def _of_seeds(scores: DataScores, measure: str) -> Scores:
+    """Return a measure for each seed; nothing where the runs have none."""
+    values = scores.values(measure)
+    return dict(zip(scores.seeds, values, strict=True)) if values else {}
 
 
 def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
@@ -292,7 +482,7 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
         and one.methods[claim.method].kept
     ]
     if not every:
-        return Finding(claim, "cannot be told", "no run made the switch", 0)
+        return Finding(claim, "not told yet", "no run made the switch", 0)
     found = [
         one
         for one in every
@@ -307,7 +497,7 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
             for one in every
         )
         return Finding(
-            claim, "cannot be told", f"no more than {claim.than} at the switch: {levels}", 0
+            claim, "not told yet", f"no more than {claim.than} at the switch: {levels}", 0
         )
     shares = [
         np.array([kept / max(abs(level), 1e-12) for kept, level in zip(*sides, strict=True)])
@@ -316,14 +506,14 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
     ]  # fmt: skip
     seeds = [np.array([share]) for share in np.concatenate(shares)]
     if len(seeds) < 2:
-        return Finding(claim, "cannot be told", "only one run made the switch", len(found))
+        return Finding(claim, "not told yet", "only one run made the switch", len(found))
     change = mean_interval(seeds)
     shown = "; ".join(
         f"{contest.task} {float(share.mean()):+.0%}"
         for contest, share in zip(found, shares, strict=True)
     )
     numbers = f"{change.value:+.0%} [{change.low:+.0%}, {change.high:+.0%}] of the score: {shown}"
-    return Finding(claim, _verdict(change, -0.1), numbers, len(found))
+    return Finding(claim, _share_verdict(change, -0.1), numbers, len(found))
 
 
 def _at_switch(contest: DataContest, method: str) -> tuple[float, ...]:
@@ -340,13 +530,42 @@ _DATA_JUDGES: Mapping[str, Callable[[Claim, Sequence[DataContest]], Finding]] = 
 
 def to_markdown(findings: Sequence[Finding]) -> str:
     """Return the table of claims."""
+    corrected = holm([one.p_value for one in findings])
+    told = [one.verdict for one in findings]
+    counts = ", ".join(
+        f"{told.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(told))
+    )
     lines = [
-        "| claim | source | tier | verdict | contests | numbers |",
-        "| :-- | :-- | :-- | :-- | --: | :-- |",
+        "| claim | verdict | difference | on a new task | Holm | P(better) | contests | missing |",
+        "| :-- | :-- | :-- | :-- | --: | :-- | --: | :-- |",
     ]
-    lines += [
-        f"| {one.claim.text} | {one.claim.source} | {one.claim.tier} | **{one.verdict}** | "
-        f"{one.contests} | {one.numbers} |"
+    for one, p_value in zip(findings, corrected, strict=True):
+        difference = "; held out ".join(
+            found.text(signed=True) for found in (one.difference, one.held_out) if found
+        )
+        new = one.new_task.text(signed=True) if one.new_task else "–"
+        looks = f" (looks at {', '.join(map(str, one.claim.looks))})" if one.claim.looks else ""
+        lines.append(
+            f"| {one.claim.text}{looks} | **{one.verdict}** | {difference or '–'} | {new} | "
+            f"{'–' if p_value is None else f'{p_value:.2g}'} | "
+            f"{one.better.text() if one.better else '–'} | {one.contests} | {one.missing or '–'} |"
+        )
+    behind = ["| claim | source | tier | both sides |", "| :-- | :-- | :-- | :-- |"]
+    behind += [
+        f"| {one.claim.text} | {one.claim.source} | {one.claim.tier} | {one.numbers} |"
         for one in findings
     ]
-    return f"# Claims\n\n{_READING}\n\n" + "\n".join(lines) + "\n"
+    parts = ["# Claims", f"Of {len(told)} claims: {counts}.", "\n".join(lines)]
+    parts += [_READING.format(margin=Claim.margin), "## The numbers", "\n".join(behind)]
+    return "\n\n".join(parts) + "\n"
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values corrected for there being several (Holm 1979); None stays None."""
+    order = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for place, (p, number) in enumerate(order):
+        largest = max(largest, min(p * (len(order) - place), 1.0))
+        corrected[number] = largest
+    return corrected

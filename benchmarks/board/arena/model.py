@@ -56,6 +56,7 @@ class ArenaRow:
         finals: the score of each seed at the end, in the order of ``seeds``.
         areas: the area of each seed.
         curve: its evaluations.
+        eval_episodes: episodes of each seed's last evaluation.
     """
 
     task: str
@@ -83,6 +84,7 @@ class ArenaRow:
     finals: tuple[float, ...]
     areas: tuple[float, ...]
     curve: tuple[CurvePoint, ...]
+    eval_episodes: int = 0
 
     @property
     def label(self) -> str:

@@ -40,6 +40,7 @@ def row(method: str, finals: tuple[float, ...], curve: dict[int, float], control
             CurvePoint(step, 0.0, 0.0, Interval(value, value, value), 0.0)
             for step, value in curve.items()
         ),
+        eval_episodes=50,
     )  # fmt: skip
 
 
@@ -49,7 +50,9 @@ def arena() -> Arena:
     slow = row("slow", (0.5, 0.6, 0.5, 0.55, 0.45), {500: 0.4, 1000: 0.7}, "zero")
     zero = row("zero", (0.6, 0.5, 0.55, 0.6, 0.5), {0: 0.55}, "")
     frozen = Interval(0.4, 0.3, 0.5)
-    return Arena((Contest("x", "gym/X-v0", "flow", "success", frozen, (fast, slow, zero)),), (), ())
+    return Arena(
+        (Contest("x", "gym/X-v0", "flow", "success", frozen, (fast, slow, zero)),), (), ("zero",)
+    )
 
 
 CLAIMS = """
@@ -68,12 +71,14 @@ def test_each_kind_of_claim(arena: Arena, tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text(CLAIMS)
     findings = find(read_claims(tmp_path / "claims.yaml"), arena)
     assert [one.verdict for one in findings] == [
-        "holds", "does not hold", "cannot be told", "holds", "does not hold", "cannot be told",
-        "holds", "cannot be told",
+        "better", "worse", "not told yet", "better", "worse", "not told yet",
+        "better", "not told yet",
     ]  # fmt: skip
-    assert findings[0].numbers.startswith("P(better) 1.00 [") and findings[5].contests == 0
+    assert findings[0].better is not None and findings[0].better.value == 1.0
+    assert findings[0].difference == pytest.approx((0.36, 0.2184, 0.5016), abs=1e-4)
+    assert findings[5].contests == 0
     text = to_markdown(findings)
-    assert text.count("**holds**") == 3 and "not there" in text
+    assert text.count("| **better** |") == 3 and "not there" in text
 
 
 def test_every_kind_has_its_judge() -> None:
@@ -98,29 +103,29 @@ def test_runs_from_nothing_count_once() -> None:
         find([claim("higher", "ours", "none")], Arena((*contests,), (), ()))[0]
         for contests in (found, found[:1])
     )
-    interval = both.numbers.split(":")[0]
-    assert interval == one.numbers.split(":")[0] and both.contests == 1
+    assert both.better == one.better and both.contests == 1
+    assert both.difference == pytest.approx((0.55, 0.343, 0.757), abs=1e-3)  # of episodes alone
     assert "x (flow) 0.70 against 0.20; x (diffusion) 0.80 against 0.20" in both.numbers
-    assert both.verdict == "cannot be told"  # three seeds against three
+    assert both.verdict == "better"
     apart = [
         replace(contest, rows=(contest.rows[0], replace(nothing, base=contest.base)))
         for contest in found
     ]
     two = find([claim("higher", "ours", "none")], Arena((*apart,), (), ()))[0]
-    assert two.contests == 2 and two.numbers.split(":")[0] != interval
+    assert two.contests == 2 and two.better != one.better
 
 
 def test_a_claim_may_be_judged_by_some_of_the_seeds(arena: Arena) -> None:
     contest = arena.contests[0]
     ahead = row("late", (0.1, 0.2, 0.1, 0.9, 1.0), {0: 0.1}, "zero")
-    both = Arena((replace(contest, rows=(ahead, *contest.rows)),), (), ())
+    both = Arena((replace(contest, rows=(ahead, *contest.rows)),), (), ("zero",))
     late = replace(claim("control", "late", ""), seeds=(3, 4))
     (found,) = find([late], both)
     assert found.numbers.endswith("x (flow) 0.95 against 0.55") and found.contests == 1
     (every,) = find([replace(late, seeds=())], both)
     assert every.numbers.endswith("x (flow) 0.46 against 0.55")
     (none,) = find([replace(late, seeds=(7,))], both)
-    assert (none.verdict, none.numbers) == ("cannot be told", "no contest has both")
+    assert (none.verdict, none.numbers) == ("not told yet", "no contest has both")
 
 
 def test_the_control_may_be_picked_by_other_seeds_than_those_that_judge() -> None:
@@ -156,7 +161,7 @@ def test_most_contests_are_counted() -> None:
         for counts in ((5, 6), (6, 6), (0, 6), (0, 0))
     }
     verdicts = [one.verdict for one in found.values()]
-    assert verdicts == ["cannot be told", "holds", "does not hold", "cannot be told"]
+    assert verdicts == ["not told yet", "better", "worse", "not told yet"]
     # Clopper and Pearson: all of six, 0.025 ** (1 / 6) to 1.
     assert found[6, 6].numbers.startswith("in 6 of 6, a share of 1.00 [0.54, 1.00]: t0 (flow) 0.55")
     assert found[0, 0].contests == 0
@@ -167,7 +172,7 @@ def test_who_never_comes_there_says_something_only_in_a_long_budget(arena: Arena
     fast, slow, zero = arena.contests[0].rows
     later = replace(slow, curve=slow.curve[:1])  # to step 500, where it has 0.4
     contest = replace(arena.contests[0], rows=(fast, later, zero))
-    for factor, verdict in ((5, "holds"), (20, "cannot be told")):
+    for factor, verdict in ((5, "better"), (20, "not told yet")):
         (found,) = find([claim("sooner", "fast", "slow", factor=factor)], Arena((contest,), (), ()))
         assert found.verdict == verdict and found.numbers == "x (flow) 48 steps against never"
 
@@ -206,6 +211,15 @@ def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:
         ("- {text: a, source: b, tier: c, kind: sooner, factor: five}", "'five' is no number"),
         ("- {text: a, source: b, tier: c, kind: sooner, factor: 0}", "0 is no number above 0"),
         ("- {text: a, source: b, tier: c, kind: higher, method: 3}", "method: 3 is no text"),
+        (
+            "- {text: a, source: b, tier: c, kind: higher, looks: [9, 3]}",
+            "looks: at most 4",
+        ),
+        (
+            "- {text: a, source: b, tier: c, kind: higher, looks: [2, 3, 4, 5, 6]}",
+            "looks: at most 4",
+        ),
+        ("- {text: a, source: b, tier: c, kind: higher, margin: 0}", "0 is no number above 0"),
         ("- {text: a, source: b, tier: c, kind: higher, seeds: [x]}", "is no list of seeds"),
         ("- {text: a, source: b, tier: c, kind: higher, seeds: 3}", "is no list of seeds"),
         ("- {text: a, source: b, tier: c, kind: sooner, seeds: [3]}", "of kind higher or control"),
@@ -280,8 +294,8 @@ def test_claims_of_the_suites_of_data(arena: Arena, tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text(DATA)
     found = find(read_claims(tmp_path / "claims.yaml"), arena, data)
     assert [one.verdict for one in found] == [
-        "holds", "holds", "holds", "holds", "does not hold", "cannot be told", "cannot be told",
-        "cannot be told", "cannot be told",
+        "better", "better", "better", "better", "worse", "not told yet", "not told yet",
+        "not told yet", "not told yet",
     ]  # fmt: skip
     assert found[0].contests == 1 and "mixed 12 against 5" in found[0].numbers
     assert "s 0 against -6" in found[2].numbers

@@ -1,0 +1,154 @@
+"""Differences of two methods over several contests, paired by the seeds that both sides share.
+
+A contest is a task from one kind of base. With the same seed both sides begin from the same frozen
+weights and are judged from the same starts, so a seed's difference varies less than two runs do.
+The mean over contests has the variance that is found within contests, and Student's t with all of
+their degrees of freedom: it speaks of these contests. A second interval takes each contest as one
+draw of a new one like these.
+
+Against the best of several controls there are two readings. In *hindsight* the control is the best
+by all seeds, the seed's own among them; its luck is on its side, so the difference is never too
+high on average. *Held out*, each seed's control is the best by the other seeds; it may be a worse
+one, so the difference is never too low. ``better`` is read off the first, ``worse`` off the second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.benchmarks.board.intervals.limits import student_quantile
+from trimtab.benchmarks.board.stats import Array, Interval
+from trimtab.errors import TrimtabError
+
+__all__ = [
+    "Contrast",
+    "contest_interval",
+    "held_out",
+    "hindsight",
+    "new_contest_interval",
+    "paired",
+    "unpaired",
+]
+
+Scores = Mapping[int, float]
+"""The score of a method's run for each seed."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The difference of two methods in one contest.
+
+    Attributes:
+        value: the mean difference.
+        variance: that of this mean over seeds.
+        freedom: the degrees of freedom of ``variance``.
+        least_variance: variance of the mean that the episodes alone would give; 0 for returns.
+    """
+
+    value: float
+    variance: float
+    freedom: float
+    least_variance: float = 0.0
+
+
+def paired(differences: Array, least_variance: float = 0.0) -> Contrast:
+    """Return the contrast of differences ``[n]``, one for each of at least two shared seeds."""
+    count = len(differences)
+    variance = float(differences.var(ddof=1)) / count
+    return Contrast(float(differences.mean()), variance, count - 1.0, least_variance)
+
+
+def unpaired(ours: Array, theirs: Array, least_variance: float = 0.0) -> Contrast:
+    """Return the contrast of two sides ``[n]`` and ``[m]`` that share no seed; at least two each.
+
+    Both sides are taken to vary alike (Student's t for two samples).
+    """
+    freedom = len(ours) + len(theirs) - 2.0
+    squares = float(((ours - ours.mean()) ** 2).sum() + ((theirs - theirs.mean()) ** 2).sum())
+    variance = squares / freedom * (1 / len(ours) + 1 / len(theirs))
+    return Contrast(float(ours.mean() - theirs.mean()), variance, freedom, least_variance)
+
+
+def contest_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) -> Interval:
+    """Return the mean difference over these contests.
+
+    Its variance is never below that of the episodes alone, so that runs which all succeed, or all
+    fail, leave a width.
+
+    Raises:
+        TrimtabError: if there is no contest.
+    """
+    value = _mean(contrasts)
+    variance = max(
+        sum(one.variance for one in contrasts), sum(one.least_variance for one in contrasts)
+    )
+    half = student_quantile(confidence, sum(one.freedom for one in contrasts))
+    half *= math.sqrt(variance) / len(contrasts)
+    return Interval(value, value - half, value + half)
+
+
+def new_contest_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) -> Interval:
+    """Return the mean difference on a new contest like these, which are its only draws.
+
+    Raises:
+        TrimtabError: if there is no contest. With one alone the ends are infinite.
+    """
+    value, count = _mean(contrasts), len(contrasts)
+    if count == 1:
+        return Interval(value, -math.inf, math.inf)
+    spread = float(np.std([one.value for one in contrasts], ddof=1))
+    half = student_quantile(confidence, count - 1.0) * spread / math.sqrt(count)
+    return Interval(value, value - half, value + half)
+
+
+def _mean(contrasts: Sequence[Contrast]) -> float:
+    if not contrasts:
+        raise TrimtabError("a difference over contests: there is no contest; give at least one")
+    return float(np.mean([one.value for one in contrasts]))
+
+
+def hindsight(ours: Scores, controls: Mapping[str, Scores]) -> Array:
+    """Return the difference to the best control by all its seeds, for each seed that both have.
+
+    Args:
+        ours: the method's scores.
+        controls: those of each control.
+
+    Raises:
+        TrimtabError: if no control has a score.
+    """
+    best = controls[_best({name: [*scores.values()] for name, scores in controls.items()})]
+    return np.array([ours[seed] - best[seed] for seed in sorted(ours.keys() & best.keys())])
+
+
+def held_out(ours: Scores, controls: Mapping[str, Scores]) -> Array:
+    """Return, for each seed, the difference to the control that is best by the other seeds.
+
+    A seed is left out if no control has it beside another one.
+
+    Args:
+        ours: the method's scores.
+        controls: those of each control.
+    """
+    found = []
+    for seed in sorted(ours):
+        others = {
+            name: [score for other, score in scores.items() if other != seed]
+            for name, scores in controls.items()
+            if seed in scores and len(scores) > 1
+        }
+        if others:
+            found.append(ours[seed] - controls[_best(others)][seed])
+    return np.array(found)
+
+
+def _best(scores: Mapping[str, Sequence[float]]) -> str:
+    """Return the name with the highest mean; the first of them where some are equal."""
+    means = {name: float(np.mean(values)) for name, values in scores.items() if len(values)}
+    if not means:
+        raise TrimtabError("the best control: no control has a score; run one")
+    return max(means, key=means.__getitem__)
