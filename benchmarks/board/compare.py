@@ -1,4 +1,4 @@
-"""Whether one configuration beats another, in one sentence with its interval and error rate.
+"""Whether one configuration is better than another, in one sentence with its interval.
 
 The difference is that of the tables (``docs/statistics.md``): over the seeds that both sides have,
 paired by them. Where each side has the same single seed, it is paired by evaluation episodes
@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 
 from trimtab.benchmarks.board.baselines import last_scores
 from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions
+from trimtab.benchmarks.board.intervals.contests import Contrast, paired, unpaired
 from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import Metric, decimals
 from trimtab.benchmarks.board.stats import Array, Interval
+from trimtab.benchmarks.board.verdicts import MARGIN, Verdict, seeds_to_tell, verdict_of
 from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
@@ -68,7 +70,10 @@ class Comparison:
         p_better: chance that a random seed of the first beats one of the second; None of one seed.
         paired_by: ``seeds``, ``episodes``, or None where both sides are independent.
         seeds: that both sides have.
-        verdict: ``beats``, ``is beaten by`` or ``cannot be told from``.
+        verdict: as :data:`~trimtab.benchmarks.board.verdicts.Verdict`.
+        margin: differences up to this count as none.
+        seeds_to_tell: seeds a side that would tell it with 80 percent power; None where it is told,
+            or where no number that is worth it would.
         error_rate: as :data:`ERROR_RATE`.
         sentence: all of it in words.
     """
@@ -83,9 +88,19 @@ class Comparison:
     p_better: Interval | None
     paired_by: str | None
     seeds: tuple[int, ...]
-    verdict: str
+    verdict: Verdict
+    margin: float
+    seeds_to_tell: int | None
     error_rate: float
     sentence: str
+
+
+_WORDS: Mapping[Verdict, str] = {
+    "better": "is better than",
+    "worse": "is worse than",
+    "no different": "is no different from",
+    "not told yet": "cannot be told yet from",
+}
 
 
 def side_of(
@@ -158,19 +173,34 @@ def compare(a: Side, b: Side, *, intervals: str = KINDS[0]) -> Comparison:
         means = [np.array([x.mean() for x in side.values()]) for side in (ours, theirs)]
         better = kind.improvement([means[0]], [means[1]])
     difference = kind.difference(ours, theirs, rate)
-    verdict = "cannot be told from"
-    if difference.low > 0.0 or difference.high < 0.0:
-        verdict = "beats" if difference.low > 0.0 else "is beaten by"
+    margin = MARGIN * (1.0 if rate else abs(scores[1].value))
+    told, needed = verdict_of(difference.low, difference.high, margin), None
+    if not difference.is_given:
+        told = "not told yet"
+    elif told == "not told yet" and min(len(ours), len(theirs)) > 1:
+        needed = seeds_to_tell([_contrast(ours, theirs)], margin=margin)
     names = [side.group.label for side in (a, b)]
     if names[0] == names[1]:  # each is the only one of its folder, and named no further
         names = [a.word, b.word]
     found = Comparison(
         a=names[0], b=names[1], env=a.group.env, metric=a.metric, a_score=scores[0],
         b_score=scores[1], difference=difference, p_better=better, paired_by=paired_by,
-        seeds=seeds, verdict=verdict if difference.is_given else "cannot be told from",
+        seeds=seeds, verdict=told, margin=margin, seeds_to_tell=needed,
         error_rate=ERROR_RATE, sentence="",
     )  # fmt: skip
     return replace(found, sentence=_sentence(found, a, b))
+
+
+def _contrast(ours: Mapping[int, Array], theirs: Mapping[int, Array]) -> Contrast:
+    """Return the contrast of two sides, of two seeds each at least; paired by the same seeds."""
+    means, others = (np.array([run.mean() for run in side.values()]) for side in (ours, theirs))
+    if ours.keys() != theirs.keys():
+        return unpaired(means, others)
+    alike = all(len(ours[seed]) == len(theirs[seed]) for seed in ours)
+    lengths = {len(run) for run in ours.values()}
+    if not alike or len(lengths) > 1:
+        return paired(means - np.array([theirs[seed].mean() for seed in ours]))
+    return paired(np.array([ours[seed] - theirs[seed] for seed in ours]))
 
 
 def _check_comparable(a: Side, b: Side) -> None:
@@ -217,11 +247,20 @@ def _sentence(found: Comparison, a: Side, b: Side) -> str:
     budgets = f"; they were trained for {spent[0]} and {spent[1]}" if spent[0] != spent[1] else ""
     given = "95 percent interval" if found.difference.is_given else "no interval: all are equal"
     return (
-        f"{found.a} {found.verdict} {found.b} in {found.env}: {METRIC_NAMES[found.metric]} "
+        f"{found.a} {_WORDS[found.verdict]} {found.b} in {found.env}: {METRIC_NAMES[found.metric]} "
         f"{found.a_score.text(digits)} against {found.b_score.text(digits)}, a difference of "
-        f"{found.difference.text(digits, signed=True)} ({given}, {how}){budgets}. Where there is "
-        f"no difference, {ERROR_RATE:.0%} of such sentences claim one."
+        f"{found.difference.text(digits, signed=True)} ({given}, {how}){budgets}. {_missing(found)}"
+        f"Where there is no difference, {ERROR_RATE:.0%} of such sentences claim one."
     )
+
+
+def _missing(found: Comparison) -> str:
+    """Return what would tell it, as a sentence and a space; nothing where it is told."""
+    if found.verdict != "not told yet":
+        return ""
+    if found.seeds_to_tell is None:
+        return "" if found.p_better is None else "No number of seeds that is worth it would tell. "
+    return f"With {found.seeds_to_tell} seeds a side, it would be told in 4 of 5 cases. "
 
 
 def _trained_for(side: Side) -> str:

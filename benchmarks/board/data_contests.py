@@ -34,7 +34,7 @@ class DataScores:
         kept: the mean score over the environment steps less that at the switch; empty likewise.
         switch: the score at the switch; empty likewise.
         seeds: the seed of each run.
-        eval_episodes: episodes of each run's last evaluation.
+        episode_scores: the scores of each run's last evaluation.
         seconds: wall time of a run, mean over seeds.
     """
 
@@ -43,7 +43,7 @@ class DataScores:
     kept: tuple[float, ...] = ()
     switch: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
-    eval_episodes: int = 0
+    episode_scores: tuple[NDArray[np.float64], ...] = ()
     seconds: float = 0.0
 
     def values(self, measure: str) -> tuple[float, ...]:
@@ -109,8 +109,8 @@ def _scores(group: Group) -> DataScores:
             switch.append(level)
             drops.append(worst_drop(after, level))
             kept.append(area_under(after, after[-1][0], level) - level)
-    episodes = min(len(points[-1][1]) for points in group.evaluations().values())
-    seeds = tuple(group.evaluations())
+    evaluations = group.evaluations()
     return DataScores(
-        tuple(last), tuple(drops), tuple(kept), tuple(switch), seeds, eval_episodes=episodes
-    )
+        tuple(last), tuple(drops), tuple(kept), tuple(switch), tuple(evaluations),
+        tuple(points[-1][1] for points in evaluations.values()),
+    )  # fmt: skip

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from trimtab.benchmarks.board.intervals.contests import Contrast
+from trimtab.benchmarks.board.intervals.contests import Contrast, contest_error
 from trimtab.benchmarks.board.intervals.limits import student_quantile
 
 __all__ = ["MARGIN", "MOST_SEEDS", "POWER", "Verdict", "seeds_to_tell", "verdict_of"]
@@ -45,8 +46,8 @@ def seeds_to_tell(
 ) -> int | None:
     """Return how many seeds a contest tell the difference with 80 percent power.
 
-    It is taken to be as large as it looks now, and seeds to vary as they do now. A difference
-    within the margin may be told as none, too.
+    It is taken to be as large as it looks now, and seeds to vary as they do now; all are judged in
+    the same starts. A difference within the margin may be told as none, too.
 
     Args:
         below: the contrasts that *better* is read off.
@@ -62,9 +63,10 @@ def seeds_to_tell(
     lowest, highest = (sum(one.value for one in side) / contests for side in (below, above))
     # The spread of one seed's difference, of the readings' the larger one.
     spread = math.sqrt(max(_seed_variance(side) for side in (below, above)))
+    of_starts = max(contest_error(_without_seeds(side))[0] for side in (below, above))
     for seeds in range(2, MOST_SEEDS + 1):
         freedom = contests * (seeds - 1.0)
-        error = spread / math.sqrt(contests * seeds)
+        error = math.hypot(spread / math.sqrt(contests * seeds), of_starts)
         outer = student_quantile(confidence, freedom)
         inner = student_quantile(2 * POWER - 1, freedom)
         if max(lowest, -highest) >= (outer + inner) * error:
@@ -74,6 +76,10 @@ def seeds_to_tell(
         if max(-lowest, highest) <= margin - (outer + inner) * error:
             return seeds
     return None
+
+
+def _without_seeds(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    return [replace(one, variance=0.0, least_variance=0.0) for one in contrasts]
 
 
 def _seed_variance(contrasts: Sequence[Contrast]) -> float:

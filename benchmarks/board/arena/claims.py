@@ -20,6 +20,7 @@ from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.data_contests import DataContest, DataScores
 from trimtab.benchmarks.board.intervals.contests import (
     Contrast,
+    contest_error,
     contest_interval,
     held_out,
     hindsight,
@@ -37,8 +38,8 @@ from trimtab.benchmarks.core.numerals import number_text
 __all__ = ["Finding", "find", "to_markdown"]
 
 Pair = tuple[Contest, ArenaRow, ArenaRow]
-Scores = Mapping[int, float]
-"""The score of a method's run for each seed."""
+Scores = Mapping[int, Array]
+"""For each seed the scores of the run's episodes ``[E]``, or one number that is no episode's."""
 _READING = """\
 Made by `python scripts/publish.py claims` from the rows of the arena, `offline` and
 `offline-to-online` below `benchmarks/results/`; [statistics](../../docs/statistics.md) has the
@@ -98,17 +99,17 @@ class _Sides:
     """A method beside others in one contest, or in contests that share a run.
 
     Attributes:
+        task: the task.
         ours: the method's scores.
         others: those of the method that it is compared with, or of each control.
         rate: whether scores are rates of success.
-        episodes: evaluation episodes of a run; 0 where the score is not read off them alone.
         seconds: what one more seed of all of them costs.
     """
 
+    task: str
     ours: Scores
     others: Mapping[str, Scores]
     rate: bool
-    episodes: int
     seconds: float
 
 
@@ -163,7 +164,7 @@ def _shown(claim: Claim, pairs: Sequence[Pair]) -> list[str]:
 def _shown_value(claim: Claim, row: ArenaRow) -> Any:
     """Return a row's number: of all seeds, or the mean of those that the claim is judged by."""
     scores = _per_seed(claim, row)
-    return float(np.mean([*scores.values()])) if claim.seeds else getattr(row, claim.measure)
+    return float(_means(scores).mean()) if claim.seeds else getattr(row, claim.measure)
 
 
 def _independent(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -182,14 +183,14 @@ def _sides(claim: Claim, group: Sequence[Pair]) -> _Sides:
     def scores(rows: Sequence[ArenaRow]) -> Scores:
         runs = [*{row.config_hash: _per_seed(claim, row) for row in rows}.values()]
         shared = set.intersection(*(set(run) for run in runs))
-        return {seed: float(np.mean([run[seed] for run in runs])) for seed in sorted(shared)}
+        return {seed: np.mean([run[seed] for run in runs], axis=0) for seed in sorted(shared)}
 
     contest, ours, theirs = group[0]
     return _Sides(
+        contest.task,
         scores([one for _, one, _ in group]),
         {theirs.method: scores([one for _, _, one in group])},
         contest.metric == "success",
-        ours.eval_episodes if claim.measure == "score" else 0,
         ours.seconds + theirs.seconds,
     )
 
@@ -199,25 +200,34 @@ def _contrast(sides: _Sides, differences: Array | None = None) -> Contrast | Non
 
     Args:
         sides: the sides.
-        differences: those of each seed; None: to the one other method that there is.
+        differences: ``[n, E]``; None: those to the one other method that there is.
     """
     others = [*sides.others.values()]
-    level = float(np.mean(_best_scores(sides.others)))
+    own, level = (float(side.mean()) for side in (_means(sides.ours), _best_means(sides.others)))
     unit = 1.0 if sides.rate else max(abs(level), 1e-12)
     if differences is None:
         (theirs,) = others
         seeds = sorted(sides.ours.keys() & theirs.keys())
         if len(seeds) < 2:
-            ours, other = (np.array([*side.values()]) / unit for side in (sides.ours, theirs))
+            ours, other = (_means(side) / unit for side in (sides.ours, theirs))
             return unpaired(ours, other) if min(len(ours), len(other)) > 1 else None
         differences = np.array([sides.ours[seed] - theirs[seed] for seed in seeds])
     if len(differences) < 2:
         return None
     least = 0.0
-    if sides.rate and sides.episodes:
-        own = float(np.mean([*sides.ours.values()]))
-        least = sum(_binomial(rate, len(differences) * sides.episodes) for rate in (own, level))
-    return paired(differences / unit, least)
+    if sides.rate and differences.shape[1] > 1:
+        least = sum(_binomial(rate, differences.size) for rate in (own, level))
+    return paired(differences / unit, least, sides.task)
+
+
+def _means(scores: Scores) -> Array:
+    """Return the mean score of each seed."""
+    return np.array([run.mean() for run in scores.values()])
+
+
+def _best_means(others: Mapping[str, Scores]) -> Array:
+    """Return the means of the one other method, or of the control with the highest one."""
+    return max((_means(one) for one in others.values()), key=lambda means: float(means.mean()))
 
 
 def _binomial(rate: float, episodes: int) -> float:
@@ -246,8 +256,7 @@ def _judged(claim: Claim, sides: Sequence[_Sides], shown: Sequence[str]) -> Find
     low, high = (contest_interval(side) for side in (below, above))  # shown as all others are
     control = claim.kind == "control"
     better = improvement_interval(
-        [np.array([*one.ours.values()]) for one in every],
-        [np.array(_best_scores(one.others)) for one in every],
+        [_means(one.ours) for one in every], [_best_means(one.others) for one in every]
     )
     return Finding(
         claim, told, "; ".join(shown), len(every),
@@ -260,19 +269,13 @@ def _judged(claim: Claim, sides: Sequence[_Sides], shown: Sequence[str]) -> Find
     )  # fmt: skip
 
 
-def _best_scores(others: Mapping[str, Scores]) -> list[float]:
-    """Return the scores of the one other method, or of the control with the highest mean."""
-    return max(([*one.values()] for one in others.values()), key=lambda one: float(np.mean(one)))
-
-
 def _p_value(contrasts: Sequence[Contrast], side: int = 0) -> float:
     """Return the two-sided p-value of a mean difference; with a side, 1 where it is the other."""
-    found = contest_interval(contrasts)
-    if side * found.value < 0.0 or not found.is_given:
+    value = float(np.mean([one.value for one in contrasts]))
+    error, freedom = contest_error(contrasts)
+    if side * value < 0.0 or not error:
         return 1.0
-    freedom = sum(one.freedom for one in contrasts)
-    error = (found.high - found.value) / float(student.ppf(0.975, max(freedom, 1.0)))
-    return float(2 * student.sf(abs(found.value) / error, max(freedom, 1.0)))
+    return float(2 * student.sf(abs(value) / error, max(freedom, 1.0)))
 
 
 def _missing_seeds(
@@ -304,8 +307,11 @@ def _share_verdict(found: Interval, limit: float) -> Verdict:
 
 
 def _per_seed(claim: Claim, row: ArenaRow) -> Scores:
-    values: Mapping[str, tuple[float, ...]] = {"score": row.finals, "area": row.areas}
-    runs = zip(row.seeds, values[claim.measure], strict=True)
+    if claim.measure == "score":
+        values: Sequence[Array] = row.episode_scores
+    else:
+        values = [np.array([area]) for area in row.areas]
+    runs = zip(row.seeds, values, strict=True)
     return {seed: value for seed, value in runs if not claim.seeds or seed in claim.seeds}
 
 
@@ -326,7 +332,7 @@ def _most(claim: Claim, arena: Arena) -> Finding:
     if not pairs:
         return Finding(claim, "not told yet", "no contest has both", 0)
     means = [
-        [float(np.mean([*scores.values()])) for scores in (one.ours, one.others[claim.than])]
+        [float(_means(scores).mean()) for scores in (one.ours, one.others[claim.than])]
         for one in (_sides(claim, group) for group in _independent(pairs))
     ]
     higher = sum(ours > theirs for ours, theirs in means)
@@ -361,7 +367,7 @@ def _control(claim: Claim, arena: Arena) -> Finding:
 
     def best(contest: Contest, ours: ArenaRow) -> str | None:
         levels = {
-            name: float(np.mean([*scores.values()]))
+            name: float(_means(scores).mean())
             for name, row in controls(contest).items()
             if (scores := _per_seed(picking, row))
         }
@@ -374,8 +380,8 @@ def _control(claim: Claim, arena: Arena) -> Finding:
         rows = {control.method: control} if claim.control_seeds else controls(contest)
         scores = {name: _per_seed(claim, row) for name, row in rows.items()}
         seconds = ours.seconds + sum(row.seconds for row in rows.values())
-        rate, episodes = contest.metric == "success", ours.eval_episodes
-        sides.append(_Sides(_per_seed(claim, ours), scores, rate, episodes, seconds))
+        rate = contest.metric == "success"
+        sides.append(_Sides(contest.task, _per_seed(claim, ours), scores, rate, seconds))
     return _judged(claim, sides, _shown(claim, pairs))
 
 
@@ -455,17 +461,18 @@ def _data_higher(claim: Claim, contests: Sequence[DataContest]) -> Finding:
         ours, theirs = (contest.methods[name] for name in (claim.method, claim.than))
         scores = [_of_seeds(one, claim.measure) for one in (ours, theirs)]
         rate = contest.metric == "success"
-        episodes = ours.eval_episodes if claim.measure == "score" else 0
         seconds = ours.seconds + theirs.seconds
-        sides.append(_Sides(scores[0], {claim.than: scores[1]}, rate, episodes, seconds))
-        texts = [contest.mean_text([*one.values()]) if one else "none" for one in scores]
+        sides.append(_Sides(contest.task, scores[0], {claim.than: scores[1]}, rate, seconds))
+        texts = [contest.mean_text(_means(one)) if one else "none" for one in scores]
         shown.append(f"{contest.task} {' against '.join(texts)}")
     return _judged(claim, sides, shown)
 
 
 def _of_seeds(scores: DataScores, measure: str) -> Scores:
     """Return a measure for each seed; nothing where the runs have none."""
-    values = scores.values(measure)
+    values: Sequence[Array] = scores.episode_scores
+    if measure != "score":
+        values = [np.array([value]) for value in scores.values(measure)]
     return dict(zip(scores.seeds, values, strict=True)) if values else {}
 
 

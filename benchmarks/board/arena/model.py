@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.benchmarks.board.model import Metric
-from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.board.stats import Array, Interval
 
 __all__ = ["Arena", "ArenaRow", "Contest", "CurvePoint", "Overall"]
 
@@ -56,7 +56,7 @@ class ArenaRow:
         finals: the score of each seed at the end, in the order of ``seeds``.
         areas: the area of each seed.
         curve: its evaluations.
-        eval_episodes: episodes of each seed's last evaluation.
+        episode_scores: the scores of each seed's last evaluation, in the order of ``seeds``.
     """
 
     task: str
@@ -84,7 +84,7 @@ class ArenaRow:
     finals: tuple[float, ...]
     areas: tuple[float, ...]
     curve: tuple[CurvePoint, ...]
-    eval_episodes: int = 0
+    episode_scores: tuple[Array, ...] = ()
 
     @property
     def label(self) -> str:

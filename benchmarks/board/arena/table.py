@@ -176,7 +176,7 @@ def _row(one: _Found, start: Group | None, budget: int, kind: IntervalKind, rate
         demonstrations=bool(first["offline_share"]),
         finals=tuple(float(last[seed].mean()) for seed in sorted(last)),
         curve=_curve(one, evaluations, kind, rate),
-        eval_episodes=min(len(scores) for scores in last.values()),
+        episode_scores=tuple(last[seed] for seed in sorted(last)),
     )
 
 

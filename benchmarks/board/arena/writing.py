@@ -103,7 +103,7 @@ def to_csv(arena: Arena) -> str:
         for row in contest.rows:
             values = {name.rstrip("_"): value for name, value in vars(row).items()}
             del values["curve"]  # it has a file of its own
-            del values["eval_episodes"]  # of the suite, not of the row
+            del values["episode_scores"]  # they are the rows themselves
             for each in ("seeds", "finals", "areas"):
                 values[each] = " ".join(f"{value:.6g}" for value in values[each])
             line: dict[str, Any] = {"env": contest.env, "contest": contest.base} | values

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trimtab.benchmarks.board.intervals.limits import student_quantile
+from trimtab.benchmarks.board.intervals.runs import start_variance
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.errors import TrimtabError
 
 __all__ = [
     "Contrast",
+    "contest_error",
     "contest_interval",
     "held_out",
     "hindsight",
@@ -34,8 +36,8 @@ __all__ = [
     "unpaired",
 ]
 
-Scores = Mapping[int, float]
-"""The score of a method's run for each seed."""
+Scores = Mapping[int, float] | Mapping[int, Array]
+"""The score of a method's run for each seed, or those of its episodes ``[E]``."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +49,33 @@ class Contrast:
         variance: that of this mean over seeds.
         freedom: the degrees of freedom of ``variance``.
         least_variance: variance of the mean that the episodes alone would give; 0 for returns.
+        start_variance: that of the mean over the starts in which all seeds are judged.
+        task: contests of one task are judged in the same starts.
     """
 
     value: float
     variance: float
     freedom: float
     least_variance: float = 0.0
+    start_variance: float = 0.0
+    task: str = ""
 
 
-def paired(differences: Array, least_variance: float = 0.0) -> Contrast:
-    """Return the contrast of differences ``[n]``, one for each of at least two shared seeds."""
-    count = len(differences)
-    variance = float(differences.var(ddof=1)) / count
-    return Contrast(float(differences.mean()), variance, count - 1.0, least_variance)
+def paired(differences: Array, least_variance: float = 0.0, task: str = "") -> Contrast:
+    """Return the contrast of the differences of at least two shared seeds.
+
+    Args:
+        differences: ``[n]``, one for each seed; or ``[n, E]``, those of its episodes, in the order
+            of the starts, which all seeds share.
+        least_variance: see :class:`Contrast`.
+        task: see :class:`Contrast`.
+    """
+    means = differences.reshape(len(differences), -1).mean(1)
+    variance = float(means.var(ddof=1)) / len(means)
+    found = Contrast(float(means.mean()), variance, len(means) - 1.0, least_variance, task=task)
+    if differences.ndim == 1:
+        return found
+    return replace(found, start_variance=start_variance([*differences]))
 
 
 def unpaired(ours: Array, theirs: Array, least_variance: float = 0.0) -> Contrast:
@@ -73,21 +89,35 @@ def unpaired(ours: Array, theirs: Array, least_variance: float = 0.0) -> Contras
     return Contrast(float(ours.mean() - theirs.mean()), variance, freedom, least_variance)
 
 
-def contest_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) -> Interval:
-    """Return the mean difference over these contests.
+def contest_error(contrasts: Sequence[Contrast]) -> tuple[float, float]:
+    """Return the standard error of the mean difference over contests, and its freedom.
 
-    Its variance is never below that of the episodes alone, so that runs which all succeed, or all
-    fail, leave a width.
+    Its variance is that over seeds and that over starts, and never below that of the episodes
+    alone, so that runs which all succeed, or all fail, leave a width.
+    """
+    of_seeds = max(
+        sum(one.variance for one in contrasts), sum(one.least_variance for one in contrasts)
+    )
+    # Two contests of one task may be lucky in the same starts: their errors are added as they are.
+    errors: dict[str, float] = {}
+    for number, one in enumerate(contrasts):
+        task = one.task or str(number)
+        errors[task] = errors.get(task, 0.0) + math.sqrt(one.start_variance)
+    of_starts = sum(error**2 for error in errors.values())
+    # The seeds' freedom, although starts have more: a spread that is small by luck must not count.
+    freedom = sum(one.freedom for one in contrasts)
+    return math.sqrt(of_seeds + of_starts) / len(contrasts), freedom
+
+
+def contest_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) -> Interval:
+    """Return the mean difference over these contests, with the error of :func:`contest_error`.
 
     Raises:
         TrimtabError: if there is no contest.
     """
     value = _mean(contrasts)
-    variance = max(
-        sum(one.variance for one in contrasts), sum(one.least_variance for one in contrasts)
-    )
-    half = student_quantile(confidence, sum(one.freedom for one in contrasts))
-    half *= math.sqrt(variance) / len(contrasts)
+    error, freedom = contest_error(contrasts)
+    half = student_quantile(confidence, freedom) * error
     return Interval(value, value - half, value + half)
 
 
@@ -114,6 +144,8 @@ def _mean(contrasts: Sequence[Contrast]) -> float:
 def hindsight(ours: Scores, controls: Mapping[str, Scores]) -> Array:
     """Return the difference to the best control by all its seeds, for each seed that both have.
 
+    ``[n]``, or ``[n, E]`` where scores are those of episodes.
+
     Args:
         ours: the method's scores.
         controls: those of each control.
@@ -128,7 +160,8 @@ def hindsight(ours: Scores, controls: Mapping[str, Scores]) -> Array:
 def held_out(ours: Scores, controls: Mapping[str, Scores]) -> Array:
     """Return, for each seed, the difference to the control that is best by the other seeds.
 
-    A seed is left out if no control has it beside another one.
+    ``[n]`` or ``[n, E]``, as :func:`hindsight`. A seed is left out if no control has it beside
+    another one.
 
     Args:
         ours: the method's scores.
@@ -146,9 +179,13 @@ def held_out(ours: Scores, controls: Mapping[str, Scores]) -> Array:
     return np.array(found)
 
 
-def _best(scores: Mapping[str, Sequence[float]]) -> str:
+def _best(scores: Mapping[str, Sequence[float | Array]]) -> str:
     """Return the name with the highest mean; the first of them where some are equal."""
-    means = {name: float(np.mean(values)) for name, values in scores.items() if len(values)}
+    means = {
+        name: float(np.mean([np.mean(one) for one in values]))
+        for name, values in scores.items()
+        if len(values)
+    }
     if not means:
         raise TrimtabError("the best control: no control has a score; run one")
     return max(means, key=means.__getitem__)

@@ -59,7 +59,7 @@ def trimmed_interval(tasks: Sequence[Runs], rate: bool, confidence: float) -> In
     middle = order[cut : total - cut]
     value = float(interquartile_mean(scores))
     if len(tasks) == 1 and total < _YUEN_FROM:
-        variance = TRIMMING_COST**2 * tasks[0].seed_variance
+        variance = TRIMMING_COST**2 * (tasks[0].seed_variance + tasks[0].start_variance)
         freedom = total - 1.0
     else:
         low, high = scores[middle[0]], scores[middle[-1]]

@@ -20,7 +20,7 @@ from trimtab.benchmarks.board.intervals.limits import (
     wilson_limits,
 )
 from trimtab.benchmarks.board.intervals.rates import rate_interval, rate_limits
-from trimtab.benchmarks.board.intervals.runs import Runs
+from trimtab.benchmarks.board.intervals.runs import Runs, start_variance
 from trimtab.benchmarks.board.stats import Array, Interval
 
 __all__ = ["difference_interval", "mean_interval", "mean_of"]
@@ -87,9 +87,17 @@ def difference_interval(
         variance = float(gains.var(ddof=1)) / len(gains) or float(
             (ours.noise + theirs.noise).sum() / ours.count**2
         )
+        variance += start_variance(_gains(ours, theirs))
         freedom = ours.count - 1.0
     half = student_quantile(confidence, freedom) * math.sqrt(variance)
     return Interval(value, value - half, value + half)
+
+
+def _gains(ours: Runs, theirs: Runs) -> list[Array]:
+    """Return the gains of each seed's episodes; none where their numbers differ."""
+    if not np.array_equal(ours.episodes, theirs.episodes):
+        return []
+    return [one - other for one, other in zip(ours.scores, theirs.scores, strict=True)]
 
 
 def _rate_difference(ours: Runs, theirs: Runs, paired: bool, confidence: float) -> Interval:
@@ -98,7 +106,7 @@ def _rate_difference(ours: Runs, theirs: Runs, paired: bool, confidence: float) 
         # One design effect for both sides: how much more the gains vary than episodes explain.
         gains = ours.means - theirs.means
         binomial = ours.binomial_variance + theirs.binomial_variance
-        variance = float(gains.var(ddof=1)) / len(gains)
+        variance = float(gains.var(ddof=1)) / len(gains) + start_variance(_gains(ours, theirs))
         effect = max(1.0, variance / binomial) if binomial > 0.0 else 1.0
         quantile = student_quantile(confidence, ours.count - 1.0)
         limits = [wilson_limits(side.mean, side.all_episodes / effect, quantile) for side in sides]

@@ -1,8 +1,9 @@
 """Success rates: Wilson's score interval (1927), also for seeds that differ.
 
 With several seeds it takes the t quantile of the seeds, and the effective number of episodes
-``p (1 - p) / v``, where ``v`` is the variance of the mean over the seeds. That is never more than
-the episodes that were run, so seeds that agree by chance, or all succeed always, leave a width.
+``p (1 - p) / v``, where ``v`` is the variance of the mean over the seeds and over the starts that
+all of them are judged in. That is never more than the episodes that were run, so seeds that agree
+by chance, or all succeed always, leave a width.
 Korn and Graubard (1998) adjust for clusters in the same way.
 """
 

@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.benchmarks.board.stats import Array, checked_scores
 from trimtab.errors import TrimtabError
 
-__all__ = ["Runs", "check_rates"]
+__all__ = ["Runs", "check_rates", "start_variance"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ class Runs:
         return float(self.means.var(ddof=1)) / self.count if self.count > 1 else 0.0
 
     @property
+    def start_variance(self) -> float:
+        """Variance of the mean that comes from the starts, which all runs have in common."""
+        return start_variance(self.scores)
+
+    @property
     def all_episodes(self) -> float:
         """Episodes that give the mean of the rates as much variance as the runs' episodes do."""
         return self.count**2 / float((1.0 / self.episodes).sum())
@@ -80,20 +85,43 @@ class Runs:
     @property
     def effective_episodes(self) -> float:
         """How many independent episodes the mean rate is worth by its variance; at most all."""
-        if self.seed_variance == 0.0:
+        variance = self.seed_variance + self.start_variance
+        if variance == 0.0:
             return self.all_episodes
-        return min(self.all_episodes, self.mean * (1.0 - self.mean) / self.seed_variance)
+        return min(self.all_episodes, self.mean * (1.0 - self.mean) / variance)
 
     def return_variance(self) -> tuple[float, float]:
         """Return the variance of a mean return and its degrees of freedom.
 
-        It is that over seeds. With one run, or where all seeds are equal, it is that of episodes.
+        It is that over seeds and over the starts that they share. With one run, or where all seeds
+        are equal, it is that of episodes.
         """
-        variance = self.seed_variance
+        variance, starts = self.seed_variance, self.start_variance
         if variance > 0.0:
-            return variance, self.count - 1.0
+            return variance + starts, self.count - 1.0
         freedom = self.episodes[0] - 1.0 if self.count == 1 else self.count - 1.0
         return float(self.noise.sum()) / self.count**2, float(freedom)
+
+
+def start_variance(scores: Sequence[Array]) -> float:
+    """Return the variance of a mean that comes from all runs having been judged in the same starts.
+
+    It is ``(MS_start - MS_residual) / (R E)`` of the two-way table of runs by starts (Cornfield and
+    Tukey, "Average values of mean squares in factorials", 1956), and 0 where it is negative: in
+    starts of their own, runs have none.
+
+    Args:
+        scores: for each run those of its episodes ``[E]``, in the order of their starts. Runs with
+            different numbers of episodes do not share their starts.
+    """
+    if len(scores) < 2 or {len(run) for run in scores} != {len(scores[0])} or len(scores[0]) < 2:
+        return 0.0
+    table = np.stack(scores)
+    runs, starts = table.shape
+    of_start = table.mean(0)
+    residual = table - table.mean(1, keepdims=True) - of_start + table.mean()
+    mean_square = float((residual**2).sum()) / ((runs - 1) * (starts - 1))
+    return max(runs * float(of_start.var(ddof=1)) - mean_square, 0.0) / (runs * starts)
 
 
 def check_rates(scores: Sequence[Array], what: str) -> None:

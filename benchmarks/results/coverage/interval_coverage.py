@@ -1,6 +1,6 @@
 """Measure how often intervals hold the truth, and what few seeds can tell.
 
-python interval_coverage.py                  # about eight minutes on one core
+python interval_coverage.py                  # about fifteen minutes on one core
 python interval_coverage.py --write          # and writes its results and docs/statistics.md
 python interval_coverage.py --tables         # writes the pages anew from the committed rows
 
@@ -25,7 +25,16 @@ from typing import Any
 from coverage_study.measuring import NEW_DRAWS, OLD_DRAWS, measure
 from coverage_study.power import POWER_SEEDS, WORSE_BY, verdicts
 from coverage_study.situations import cells
-from coverage_study.tables import page, seeds_table, summary, verdict_table
+from coverage_study.tables import (
+    contests_table,
+    looks_table,
+    page,
+    seeds_table,
+    starts_table,
+    summary,
+    verdict_table,
+)
+from coverage_study.verdicts import look_rows, start_rows, verdict_rows
 
 from trimtab.files import atomic_write_text
 
@@ -51,9 +60,16 @@ def main() -> None:
         for worse_by in WORSE_BY
         for seeds in POWER_SEEDS
     ]
+    told = {
+        "verdicts": [*verdict_rows(NEW_DRAWS)],
+        "looks": [*look_rows(NEW_DRAWS)],
+        "starts": [*start_rows(NEW_DRAWS)],
+    }
     if settings.write:
         atomic_write_text(RESULTS / "coverage.csv", as_csv(rows))
         atomic_write_text(RESULTS / "power.csv", as_csv(powers))
+        for name, found in told.items():
+            atomic_write_text(RESULTS / f"{name}.csv", as_csv(found))
         write_pages()
     else:
         sys.stdout.write(page(rows, powers))
@@ -80,11 +96,14 @@ def document_tables() -> dict[str, str]:
         "coverage": summary(committed("coverage")),
         "seeds": seeds_table(),
         "verdict": verdict_table(committed("power")),
+        "contests": contests_table(committed("verdicts")),
+        "looks": looks_table(committed("looks")),
+        "starts": starts_table(committed("starts")),
     }
 
 
 def committed(name: str) -> list[dict[str, str]]:
-    """Return committed rows, ``coverage`` or ``power``."""
+    """Return committed rows, by the name of their file."""
     with (RESULTS / f"{name}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 

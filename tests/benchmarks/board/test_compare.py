@@ -47,14 +47,21 @@ def test_the_numbers_are_those_of_the_table(
     assert entry.difference is not None and entry.improvement is not None
     assert found["difference"] == pytest.approx(entry.difference._asdict())
     assert found["p_better"] == pytest.approx(entry.improvement._asdict())
-    assert (found["verdict"], found["paired_by"]) == ("beats", "seeds")
+    assert (found["verdict"], found["paired_by"]) == ("better", "seeds")
     assert found["seeds"] == [0, 1, 2] and found["error_rate"] == 0.05
-    assert found["sentence"].startswith("td3 beats sac in gym/X-v0: success rate 0.")
+    assert found["sentence"].startswith("td3 is better than sac in gym/X-v0: success rate 0.")
     back = told(table, "sac", "td3")
-    assert back["verdict"] == "is beaten by"
+    assert back["verdict"] == "worse"
     assert back["difference"]["value"] == -found["difference"]["value"]
     near = synthetic([better, replace(other, levels=(0.88,))])
-    assert told(near, "td3", "sac")["verdict"] == "cannot be told from"
+    unsure = told(near, "td3", "sac")
+    assert unsure["verdict"] == "not told yet" and unsure["seeds_to_tell"] > 3
+    assert f"With {unsure['seeds_to_tell']} seeds a side, it would be told" in unsure["sentence"]
+    many = tuple(range(40))
+    alike = [replace(one, levels=(0.99,), seeds=many) for one in (better, other)]
+    same = told(synthetic(alike), "td3", "sac")
+    assert (same["verdict"], same["margin"], same["seeds_to_tell"]) == ("no different", 0.05, None)
+    assert same["sentence"].startswith("td3 is no different from sac in")
 
 
 def test_single_runs_are_paired_by_their_episodes(

@@ -67,6 +67,37 @@ def verdict_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(lines, 0)
 
 
+def contests_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often each of the four verdicts is given beside the best of some controls."""
+    words = ("contests", "seeds", "controls", "difference")
+    names = ("better", "worse", "no different", "not told yet", "better held out",
+             "worse in hindsight", "new task")  # fmt: skip
+    heading = (*words, *names[:4], "*better* read held out", "*worse* read in hindsight",
+               "coverage on a new task")  # fmt: skip
+    lines = [[*(row[name] for name in words), *(f"{float(row[n]):.2f}" for n in names)]
+             for row in rows]  # fmt: skip
+    return table([heading, *lines], 0)
+
+
+def looks_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often a plan of several looks ends with each verdict."""
+    names = ("better", "worse", "no different", "not told yet", "first at 95 percent",
+             "told at 95 percent each")  # fmt: skip
+    heading = ("controls", "difference", *names[:4], "told, if the first look asked for 95 percent",
+               "told, if each look did", "seeds used")  # fmt: skip
+    lines = [[row["controls"], row["difference"], *(f"{float(row[n]):.2f}" for n in names),
+              f"{float(row['mean seeds']):.1f}"] for row in rows]  # fmt: skip
+    return table([heading, *lines])
+
+
+def starts_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often no difference is taken for one where all runs share their starts."""
+    lines = [[row["share"], row["contests"], row["seeds"], f"{float(row['told']):.2f}",
+              f"{float(row['told by seeds alone']):.2f}"] for row in rows]  # fmt: skip
+    heading = ("share of the start", "contests", "seeds", "told", "told by seeds alone")
+    return table([heading, *lines], 0)
+
+
 def details(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return every cell."""
     names = ("situation", "setting", "runs", "episodes", "coverage", "width", "old_coverage",
