@@ -50,6 +50,7 @@ class Contrast:
         freedom: the degrees of freedom of ``variance``.
         least_variance: variance of the mean that the episodes alone would give; 0 for returns.
         start_variance: that of the mean over the starts in which all seeds are judged.
+        starts: number of them.
         task: contests of one task are judged in the same starts.
     """
 
@@ -58,6 +59,7 @@ class Contrast:
     freedom: float
     least_variance: float = 0.0
     start_variance: float = 0.0
+    starts: int = 2
     task: str = ""
 
 
@@ -75,7 +77,8 @@ def paired(differences: Array, least_variance: float = 0.0, task: str = "") -> C
     found = Contrast(float(means.mean()), variance, len(means) - 1.0, least_variance, task=task)
     if differences.ndim == 1:
         return found
-    return replace(found, start_variance=start_variance([*differences]))
+    of_starts = start_variance([*differences], freedom=differences.shape[1] - 1.0)
+    return replace(found, start_variance=of_starts, starts=differences.shape[1])
 
 
 def unpaired(ours: Array, theirs: Array, least_variance: float = 0.0) -> Contrast:
@@ -89,8 +92,10 @@ def unpaired(ours: Array, theirs: Array, least_variance: float = 0.0) -> Contras
     return Contrast(float(ours.mean() - theirs.mean()), variance, freedom, least_variance)
 
 
-def contest_error(contrasts: Sequence[Contrast]) -> tuple[float, float]:
+def contest_error(contrasts: Sequence[Contrast], confidence: float = 0.95) -> tuple[float, float]:
     """Return the standard error of the mean difference over contests, and its freedom.
+
+    It is that for an interval of some confidence.
 
     Its variance is that over seeds and that over starts, and never below that of the episodes
     alone, so that runs which all succeed, or all fail, leave a width.
@@ -98,14 +103,16 @@ def contest_error(contrasts: Sequence[Contrast]) -> tuple[float, float]:
     of_seeds = max(
         sum(one.variance for one in contrasts), sum(one.least_variance for one in contrasts)
     )
+    freedom = sum(one.freedom for one in contrasts)
+    wide = student_quantile(confidence, freedom)
     # Two contests of one task may be lucky in the same starts: their errors are added as they are.
     errors: dict[str, float] = {}
     for number, one in enumerate(contrasts):
         task = one.task or str(number)
-        errors[task] = errors.get(task, 0.0) + math.sqrt(one.start_variance)
+        # Each part has the quantile of its own freedom (see start_variance).
+        ratio = student_quantile(confidence, one.starts - 1.0) / wide
+        errors[task] = errors.get(task, 0.0) + min(ratio, 1.0) * math.sqrt(one.start_variance)
     of_starts = sum(error**2 for error in errors.values())
-    # The seeds' freedom, although starts have more: a spread that is small by luck must not count.
-    freedom = sum(one.freedom for one in contrasts)
     return math.sqrt(of_seeds + of_starts) / len(contrasts), freedom
 
 
@@ -116,7 +123,7 @@ def contest_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) ->
         TrimtabError: if there is no contest.
     """
     value = _mean(contrasts)
-    error, freedom = contest_error(contrasts)
+    error, freedom = contest_error(contrasts, confidence)
     half = student_quantile(confidence, freedom) * error
     return Interval(value, value - half, value + half)
 

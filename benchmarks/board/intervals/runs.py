@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trimtab.benchmarks.board.intervals.limits import student_quantile
 from trimtab.benchmarks.board.stats import Array, checked_scores
 from trimtab.errors import TrimtabError
 
@@ -103,16 +104,19 @@ class Runs:
         return float(self.noise.sum()) / self.count**2, float(freedom)
 
 
-def start_variance(scores: Sequence[Array]) -> float:
+def start_variance(scores: Sequence[Array], freedom: float | None = None) -> float:
     """Return the variance of a mean that comes from all runs having been judged in the same starts.
 
     It is ``(MS_start - MS_residual) / (R E)`` of the two-way table of runs by starts (Cornfield and
     Tukey, "Average values of mean squares in factorials", 1956), and 0 where it is negative: in
-    starts of their own, runs have none.
+    starts of their own, runs have none. It is added to a variance over runs whose t quantile is
+    wide, as runs are few; starts are many, so it is made smaller by the square of the quantiles'
+    ratio. An interval is then the root of both parts' squares, each with its own quantile.
 
     Args:
         scores: for each run those of its episodes ``[E]``, in the order of their starts. Runs with
             different numbers of episodes do not share their starts.
+        freedom: degrees of freedom of the variance that it is added to; None: runs less one.
     """
     if len(scores) < 2 or {len(run) for run in scores} != {len(scores[0])} or len(scores[0]) < 2:
         return 0.0
@@ -121,7 +125,9 @@ def start_variance(scores: Sequence[Array]) -> float:
     of_start = table.mean(0)
     residual = table - table.mean(1, keepdims=True) - of_start + table.mean()
     mean_square = float((residual**2).sum()) / ((runs - 1) * (starts - 1))
-    return max(runs * float(of_start.var(ddof=1)) - mean_square, 0.0) / (runs * starts)
+    found = max(runs * float(of_start.var(ddof=1)) - mean_square, 0.0) / (runs * starts)
+    wide = student_quantile(0.95, runs - 1.0 if freedom is None else freedom)
+    return found * (student_quantile(0.95, starts - 1.0) / wide) ** 2
 
 
 def check_rates(scores: Sequence[Array], what: str) -> None:
