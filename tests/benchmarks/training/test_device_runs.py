@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trimtab.benchmarks.training import collector as collecting
-from trimtab.benchmarks.training import experience
+from trimtab.benchmarks.training import device_evaluate, experience, trials
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -21,7 +21,9 @@ from trimtab.benchmarks.training.train import train
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.vector import make_vec
 
-TASK = ["env=playground/PendulumSwingup", "env_options.horizon=21", "eval_episodes=2"]
+pytestmark = pytest.mark.slow
+
+TASK = ["env=playground/CartpoleBalance", "env_options.horizon=21", "eval_episodes=3"]
 ACTING = ["num_envs=3", "online_steps=252", "checkpoint_every=100", "algorithm.batch_size=16"]
 CHUNKS = ["act_steps=2"]  # the last one of an episode is cut
 RING = ["algorithm.hidden=[16]", "algorithm.warmup_steps=30"]
@@ -45,8 +47,9 @@ def _on_device() -> Iterator[None]:
         return TorchVectorEnv(make_vec(id, count, **more), device)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collecting, "make_vec", make)
-        for module in (collecting, experience):
+        for module in (collecting, device_evaluate):
+            patch.setattr(module, "make_vec", make)
+        for module in (collecting, experience, trials):
             patch.setattr(module, "simulator_device", lambda *_, **__: "cpu:0")
         yield
 
@@ -121,6 +124,24 @@ def test_a_frozen_base_is_steered_and_tuned(
     folder = resumed(words, tmp_path)
     assert ("device_generator" if more[0] in RING else "tensors") in saved(folder)
     assert (base / "policy" / "model.safetensors").read_bytes() == before
+
+
+def test_trials_of_a_base_are_judged_at_once(gathered: Path, tmp_path: Path) -> None:
+    base = clone("flow", gathered, tmp_path / "base")
+    words = [*TASK, *CHUNKS, "algorithm=golden_ticket", f"base={base}", "algorithm.tickets=2"]
+    words += ["algorithm.episodes=3", "online_steps=200"]
+    played: list[int] = []
+    judge = device_evaluate.DeviceEvaluator.judge_policy
+
+    def noted(evaluator: Any, *given: Any, **more: Any) -> Any:
+        played.append(len(evaluator.seeds))
+        return judge(evaluator, *given, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_evaluate.DeviceEvaluator, "judge_policy", noted)
+        result = train(compose_run([*words, f"out={tmp_path}"]))
+    assert len(played) > 2 and {*played} == {3}
+    assert result.summary["env_steps"] >= 2 * 3 * 21
 
 
 def test_what_a_ring_on_a_device_lacks_is_kept_in_memory(gathered: Path, tmp_path: Path) -> None:
