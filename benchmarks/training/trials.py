@@ -120,6 +120,7 @@ def make_evaluator(
         "foreign_code": foreign_code,
     }
     device = simulator_device(env.id, plan.config["device"], **env.options)
-    if device != "cpu" and reads_observations_alone(policy.inputs):
+    flat = plan.observations == "flat" and reads_observations_alone(policy.inputs)
+    if device != "cpu" and flat:
         return DeviceEvaluator(env.id, device=device, **how)
     return Evaluator(env.id, observations=plan.observations, **how)
