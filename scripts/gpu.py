@@ -4,9 +4,10 @@
     python scripts/gpu.py out=benchmarks/results/gpu only=ppo_half_cheetah_4096 scale=0.3
 
 Updates that are replayed as CUDA graphs (``gpu_updates.py``), a run that is killed and resumed,
-MJX's environments (``gpu_simulation.py``) and runs of PPO beside Brax's (``gpu_training.py``).
-Updates and environments are checked, and then timed in turns with a peer as ``trimtab speed`` does
-it; a run and its peer's are made one after the other. The cheapest rows come first.
+MJX's environments (``gpu_simulation.py``), runs of PPO beside Brax's and a run of SAC
+(``gpu_training.py``). Updates and environments are checked, and then timed in turns with a peer as
+``trimtab speed`` does it; a run and its peer's are made one after the other. The cheapest rows come
+first.
 ``rows.json`` is written anew after each row. All other rows stay in the file, so a measurement may
 take several sittings; each row has the machine that it is from. A row that failed says why, but
 does not take the place of one that was measured. Without a GPU the script says so in one line and

@@ -1,7 +1,8 @@
-"""Whole runs on a CUDA GPU: PPO on MJX tasks whose simulations never leave it, beside Brax's PPO.
+"""Whole runs on a CUDA GPU on MJX tasks whose simulations never leave it: PPO and SAC.
 
 A part of ``scripts/gpu.py``. A run is that of ``trimtab train``, from its settings to its bundle.
-Its numbers of environments are those that ``scripts/gpu_simulation.py`` compiles.
+Its numbers of environments are those that ``scripts/gpu_simulation.py`` compiles. PPO is measured
+beside Brax's PPO; SAC, whose ring lies on the GPU, has no peer here.
 """
 
 from __future__ import annotations
@@ -22,23 +23,31 @@ from trimtab.benchmarks.training.train import train
 __all__ = ["RUNS", "Training", "run"]
 
 ROLLOUT, MINIBATCHES, EPOCHS, HIDDEN = 32, 8, 5, 64
-WORDS = ["algorithm=ppo", "device=cuda", "eval_episodes=4"]
-WORDS += [f"algorithm.rollout_steps={ROLLOUT}", f"algorithm.epochs={EPOCHS}"]
+WORDS = ["device=cuda", "eval_episodes=4"]
+PPO = [f"algorithm.rollout_steps={ROLLOUT}", f"algorithm.epochs={EPOCHS}"]
+SAC = ["algorithm.batch_size=512", "algorithm.warmup_steps=50000"]
+UPDATES = 8
+"""Those of SAC after each step of all environments."""
 EVALUATIONS = 2
+NO_PEER: dict[str, Any] = dict.fromkeys(
+    ("peer_name", "peer", "ratio_median", "ratio_min", "ratio_max", "peer_threads")
+)
 
 
 @dataclass(frozen=True)
 class Training:
-    """A run: its row's name, its task, environments side by side, and steps with ``scale=1``."""
+    """A run: its row's name, task, environments side by side, steps with ``scale=1``, method."""
 
     name: str
     task: str
     copies: int
     steps: int
+    algorithm: str = "ppo"
 
 
 RUNS = (
     Training("ppo_half_cheetah_4096", "playground/CheetahRun", 4096, 16_000_000),
+    Training("sac_half_cheetah_1024", "playground/CheetahRun", 1024, 2_000_000, "sac"),
     Training("ppo_hopper_stand_4096", "playground/HopperStand", 4096, 8_000_000),
     Training("ppo_walker_run_4096", "playground/WalkerRun", 4096, 8_000_000),
     Training("ppo_half_cheetah_2048", "playground/CheetahRun", 2048, 8_000_000),
@@ -48,22 +57,30 @@ RUNS = (
 """The most important ones first: a call may end before the last."""
 
 
+def words_of(training: Training, steps: int) -> list[str]:
+    """Return the words of a run, without its folder."""
+    copies = training.copies
+    words = [f"env={training.task}", f"algorithm={training.algorithm}", *WORDS]
+    words += [f"num_envs={copies}", f"online_steps={steps}", f"eval_every={steps // EVALUATIONS}"]
+    if training.algorithm == "ppo":
+        return [*words, *PPO, f"algorithm.batch_size={copies * ROLLOUT // MINIBATCHES}"]
+    return [*words, *SAC, f"algorithm.updates_per_decision={UPDATES / copies}"]
+
+
 def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any], str]:
     """Train, and return the row and the run's ``metrics.jsonl``.
 
-    ``ours`` is the median over the iterations (steps of the environments and learning), and
-    ``peer`` that of Brax's; ``seconds`` is our whole run, compiling and evaluations included.
+    ``ours`` is the median over the lines of its metrics (steps of the environments and learning),
+    and ``peer`` that of Brax's, beside PPO; ``seconds`` is our whole run, compiling and evaluations
+    included.
 
     Args:
         training: what is run.
         folder: of the run.
         scale: factor to its steps.
     """
-    steps, copies = round(training.steps * scale), training.copies
-    words = [f"env={training.task}", *WORDS]
-    words += [f"num_envs={copies}", f"online_steps={steps}"]
-    words += [f"algorithm.batch_size={copies * ROLLOUT // MINIBATCHES}"]
-    words += [f"eval_every={steps // EVALUATIONS}"]
+    steps = round(training.steps * scale)
+    words = words_of(training, steps)
     started = time.perf_counter()
     result = train(compose_run([*words, f"out={folder}"]))
     seconds = time.perf_counter() - started
@@ -72,10 +89,10 @@ def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any],
     for row in pq.read_table(result.folder / "episodes.parquet").to_pylist():
         returns.setdefault(row["env_steps"], []).append(row["return"])
     ours = median_rate([json.loads(line) for line in metrics.splitlines()])
-    peer = beside_brax(training.task, ours, copies, steps)
+    peer = NO_PEER if training.algorithm != "ppo" else beside_brax(training, ours, steps)
     row = {
         "name": training.name, "group": "gpu", "unit": "steps/s", "words": words,
-        "ours": ours, **peer, "rounds": 1, "ours_threads": 1, "peer_threads": 1,
+        "ours": ours, **peer, "rounds": 1, "ours_threads": 1,
         "seconds": seconds, "returns_by_steps": returns,
     }  # fmt: skip
     return row, metrics
@@ -91,14 +108,12 @@ def median_rate(lines: list[dict[str, Any]]) -> float:
     )
 
 
-def beside_brax(task: str, ours: float, copies: int, steps: int) -> dict[str, Any]:
+def beside_brax(training: Training, ours: float, steps: int) -> dict[str, Any]:
     """Return what a row has of the peer; where it fails, why."""
-    found: dict[str, Any] = dict.fromkeys(
-        ("peer", "ratio_median", "ratio_min", "ratio_max"), None
-    ) | {"peer_name": "Brax, PPO"}
+    found: dict[str, Any] = {**NO_PEER, "peer_name": "Brax, PPO", "peer_threads": 1}
     try:
         peer = gpu_brax.steps_per_second(
-            task.partition("/")[2], copies=copies, steps=steps, rollout=ROLLOUT,
+            training.task.partition("/")[2], copies=training.copies, steps=steps, rollout=ROLLOUT,
             minibatches=MINIBATCHES, epochs=EPOCHS, hidden=HIDDEN,
         )  # fmt: skip
     except Exception as error:  # Brax and JAX raise anything, and our run stands

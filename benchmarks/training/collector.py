@@ -15,6 +15,7 @@ from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.training.device_collector import DeviceCollector
 from trimtab.benchmarks.training.experience import batch_spec_of
 from trimtab.benchmarks.training.plan import Plan
+from trimtab.datasets.sources.device_replay import DeviceReplayBuffer
 from trimtab.datasets.sources.device_rollout import DeviceRolloutBuffer
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
@@ -56,7 +57,7 @@ def make_training_envs(
 def make_collector(
     envs: VectorEnv | TorchVectorEnv,
     algorithm: Algorithm,
-    buffer: ReplayBuffer | RolloutBuffer | DeviceRolloutBuffer,
+    buffer: ReplayBuffer | RolloutBuffer | DeviceReplayBuffer | DeviceRolloutBuffer,
     device: str,
     foreign_code: AbstractContextManager[None],
 ) -> Collector | DeviceCollector:
@@ -64,7 +65,7 @@ def make_collector(
     if isinstance(envs, TorchVectorEnv):
         assert not isinstance(buffer, RolloutBuffer)
         return DeviceCollector(envs, algorithm, buffer)
-    assert not isinstance(buffer, DeviceRolloutBuffer)
+    assert not isinstance(buffer, DeviceReplayBuffer | DeviceRolloutBuffer)
     return Collector(envs, algorithm, buffer, device, foreign_code)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.training.experience import batch_spec_of
+from trimtab.datasets.sources.device_replay import DeviceReplayBuffer
 from trimtab.datasets.sources.device_rollout import DeviceRolloutBuffer
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
@@ -22,8 +23,8 @@ __all__ = ["DeviceCollector"]
 class DeviceCollector:
     """Steps the environments with the method's exploratory actions; stores transitions.
 
-    What is stored for a rollout never leaves the device. A replay buffer is in this process's
-    memory, so each step is copied to it.
+    What is stored in a buffer on the device never leaves it. A ``ReplayBuffer`` is in the memory of
+    this process, so each step is copied to it.
 
     Args:
         envs: the run's environments; they are reset here.
@@ -35,7 +36,7 @@ class DeviceCollector:
         self,
         envs: TorchVectorEnv,
         algorithm: Algorithm,
-        buffer: ReplayBuffer | DeviceRolloutBuffer,
+        buffer: ReplayBuffer | DeviceReplayBuffer | DeviceRolloutBuffer,
     ) -> None:
         self.envs, self.algorithm, self.buffer = envs, algorithm, buffer
         self.history = batch_spec_of(algorithm).history
@@ -54,10 +55,16 @@ class DeviceCollector:
         if isinstance(self.buffer, DeviceRolloutBuffer):
             self.buffer.add(self._read, chunk, reward, after, restarted, truncated, aux)
         else:
+            # A ring builds histories when it is sampled.
             before = self._read if self.history == 1 else self._read[:, -1]
-            taken = np.full(self.envs.num_envs, info["steps"])
-            stored = {name: value.cpu() for name, value in aux.items()}
-            self.buffer.add(before, chunk, reward, final, restarted, truncated, stored, taken)
+            row = (before, chunk, reward, final, restarted)
+            if isinstance(self.buffer, DeviceReplayBuffer):
+                ended = bool(truncated.all())  # all episodes began together
+                self.buffer.add(*row, aux, truncated=ended, steps=info["steps"])
+            else:
+                taken = np.full(self.envs.num_envs, info["steps"])
+                stored = {name: value.cpu() for name, value in aux.items()}
+                self.buffer.add(*row, truncated, stored, taken)
         if truncated.all():  # all episodes began together
             self._read = self._repeated(self.obs)
             self.algorithm.on_episode_end(range(self.envs.num_envs))

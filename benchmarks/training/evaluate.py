@@ -227,6 +227,14 @@ class Evaluator:
         self.last = f", {found.words}"
         return found
 
+    def judge_policy(
+        self, policy: Policy, *, deterministic: bool, check: Callable[[], None] = lambda: None
+    ) -> Scores:
+        """Return the scores of a policy of torch; see ``judge``."""
+        return self.judge(
+            torch_act(policy), policy.inputs, deterministic=deterministic, check=check
+        )
+
     def _number(self, index: int, done: int) -> int:
         """Return which episode an environment plays after ``done`` others."""
         return index * self.rounds + done

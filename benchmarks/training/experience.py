@@ -20,6 +20,7 @@ from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.sources.device_replay import DeviceReplayBuffer, fits_device
 from trimtab.datasets.sources.device_rollout import DeviceRolloutBuffer
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.relabel import Relabelled
@@ -36,7 +37,7 @@ class Experience(Protocol):
     """Takes rows of decisions and says what there is to learn from after each."""
 
     @property
-    def buffer(self) -> ReplayBuffer | RolloutBuffer | DeviceRolloutBuffer:
+    def buffer(self) -> ReplayBuffer | RolloutBuffer | DeviceReplayBuffer | DeviceRolloutBuffer:
         """Where decisions go."""
         ...
 
@@ -71,7 +72,7 @@ class ReplayedExperience:
 
     def __init__(
         self,
-        buffer: ReplayBuffer,
+        buffer: ReplayBuffer | DeviceReplayBuffer,
         algorithm: Algorithm,
         dataset: Source | None = None,
         offline_share: float = 0.0,
@@ -197,6 +198,9 @@ def _weights(config: RunConfig, dataset: Dataset) -> NDArray[np.float64] | None:
 def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experience:
     """Return what a run's decisions become: a rollout where its method wants one, else a replay.
 
+    With simulations on a GPU they stay there, unless a method's batches have a field that only a
+    ring in this process's memory can fill (``fits_device``).
+
     Args:
         plan: what the run is made of.
         dataset: offline data that may share the batches, or None.
@@ -232,22 +236,25 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
                 aux=algorithm.aux_shapes,
             )
         )
+    capacity = max(min(config["buffer_size"], steps + config["num_envs"]), config["num_envs"])
+    ring: dict[str, Any] = {
+        "num_envs": config["num_envs"],
+        "discount": config["discount"],
+        "chunked": True,
+        "aux": algorithm.aux_shapes,
+        "batch_spec": batch_spec_of(algorithm),
+    }
+    if simulated != "cpu" and fits_device(ring["batch_spec"]):
+        # The learner draws by torch's generator of the run's seed: this one has another.
+        ring |= {"seed": _seed(config, 6), "device": simulated}
+        on_device = DeviceReplayBuffer(capacity, observed.obs_dim, action_shape, **ring)
+        return ReplayedExperience(on_device, algorithm, dataset, config["offline_share"])
     # Beside a dataset's source, which draws by the run's seed, the ring draws by another: two equal
     # generators would always pair rows of the same age.
     seed = config["seed"] if dataset is None else _seed(config, 1)
-    capacity = min(config["buffer_size"], steps + config["num_envs"])
-    buffer = ReplayBuffer(
-        max(capacity, config["num_envs"]),
-        observed.parts or observed.obs_dim,
-        action_shape,
-        num_envs=config["num_envs"],
-        discount=config["discount"],
-        chunked=True,
-        seed=seed,
-        device=config["device"],
-        aux=algorithm.aux_shapes,
-        batch_spec=batch_spec_of(algorithm),
-    )
+    seen_parts = observed.parts or observed.obs_dim
+    ring |= {"seed": seed, "device": config["device"]}
+    buffer = ReplayBuffer(capacity, seen_parts, action_shape, **ring)
     share, relabelled = algorithm.batch_spec.goal, None
     if share is not None:
         assert plan.goals is not None

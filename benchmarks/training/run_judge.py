@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from trimtab.benchmarks.training.evaluate import Evaluator, Scores, torch_act
+from trimtab.benchmarks.training.device_evaluate import DeviceEvaluator
+from trimtab.benchmarks.training.evaluate import Evaluator, Scores
 from trimtab.benchmarks.training.held_out import Fit, HeldOut
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.record import is_deterministic
@@ -49,7 +50,7 @@ class RunJudge:
         self._noted, self._since = -1, 0
         self._latest: float | None = None
         self.last = ""
-        self.evaluator: Evaluator | None = None
+        self.evaluator: Evaluator | DeviceEvaluator | None = None
         self.held_out: HeldOut | None = None
         if plan.split.held_out is not None:
             assert plan.split.training is not None
@@ -63,7 +64,7 @@ class RunJudge:
             )
         if has_task(plan.env.id):
             self.evaluator = make_evaluator(
-                plan, config["eval_episodes"], config["eval_seed"], foreign_code
+                plan, config["eval_episodes"], config["eval_seed"], policy, foreign_code
             )
 
     @property
@@ -81,9 +82,7 @@ class RunJudge:
         """
         zero_noise, scores = is_deterministic(self._plan.config, policy), Scores(())
         if self.evaluator is not None:
-            scores = self.evaluator.judge(
-                torch_act(policy), policy.inputs, deterministic=zero_noise, check=check
-            )
+            scores = self.evaluator.judge_policy(policy, deterministic=zero_noise, check=check)
         if self.held_out is not None:
             scores = dataclasses.replace(scores, fit=self._fit(self.held_out, policy, updates))
         self.last = f", {scores.words}" if scores.words else ""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import torch
 
 from trimtab.algorithms.phases import Outcome, Trial
-from trimtab.benchmarks.training.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.training.device_evaluate import DeviceEvaluator, reads_observations_alone
+from trimtab.benchmarks.training.evaluate import Evaluator
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.record import is_deterministic
+from trimtab.envs.vector import simulator_device
+from trimtab.policies.base import Policy
 
 __all__ = ["TrialJudge", "make_evaluator"]
 
@@ -40,7 +44,7 @@ class TrialJudge:
         behind = config["eval_seed"] + config["eval_episodes"]
         # Behind the evaluation's, or before them where seeds come to an end.
         self.first_seed = drawn % _SPREAD + (behind if behind < 2 * _SPREAD else 0)
-        self._evaluators: dict[tuple[int, int], Evaluator] = {}
+        self._evaluators: dict[tuple[int, int], Evaluator | DeviceEvaluator] = {}
         self.episodes = 0  # that were played so far
 
     def judge(self, trial: Trial | None, check: Callable[[], None]) -> tuple[Outcome, int]:
@@ -52,9 +56,8 @@ class TrialJudge:
                 begun.
         """
         assert trial is not None  # a phase without a next trial has ended
-        scores = self._evaluator(trial).judge(
-            torch_act(trial.policy),
-            trial.policy.inputs,
+        scores = self._evaluator(trial).judge_policy(
+            trial.policy,
             deterministic=is_deterministic(self.plan.config, trial.policy),
             check=check,
         )
@@ -75,12 +78,13 @@ class TrialJudge:
         """Return whether there is a trial, and it surely ends within so many steps."""
         return trial is not None and self.most_steps(trial) <= steps
 
-    def _evaluator(self, trial: Trial) -> Evaluator:
+    def _evaluator(self, trial: Trial) -> Evaluator | DeviceEvaluator:
         place = (trial.first, trial.episodes)
         if place not in self._evaluators:
             seed = self.first_seed + trial.first
-            made = make_evaluator(self.plan, trial.episodes, seed, self._foreign_code)
-            self._evaluators[place] = made
+            self._evaluators[place] = make_evaluator(
+                self.plan, trial.episodes, seed, trial.policy, self._foreign_code
+            )
         return self._evaluators[place]
 
     def close(self) -> None:
@@ -90,23 +94,33 @@ class TrialJudge:
 
 
 def make_evaluator(
-    plan: Plan, episodes: int, seed: int, foreign_code: AbstractContextManager[None] | None
-) -> Evaluator:
-    """Return what judges a run's policies in its task.
+    plan: Plan,
+    episodes: int,
+    seed: int,
+    policy: Policy,
+    foreign_code: AbstractContextManager[None] | None,
+) -> Evaluator | DeviceEvaluator:
+    """Return what judges a run's policies in its task, on a GPU if it is simulated there.
+
+    A policy with inputs of its own (``Part.given``) is judged by ``Evaluator`` everywhere.
 
     Args:
         plan: what the run is made of.
         episodes: how many it plays.
         seed: of the first.
+        policy: one of those that are judged.
         foreign_code: around each call of the environments.
     """
     env = plan.env
-    return Evaluator(
-        env.id,
-        episodes=episodes,
-        seed=seed,
-        act_steps=plan.act_steps,
-        options=env.options,
-        observations=plan.observations,
-        foreign_code=foreign_code,
-    )
+    how: dict[str, Any] = {
+        "episodes": episodes,
+        "seed": seed,
+        "act_steps": plan.act_steps,
+        "options": env.options,
+        "foreign_code": foreign_code,
+    }
+    device = simulator_device(env.id, plan.config["device"], **env.options)
+    flat = plan.observations == "flat" and reads_observations_alone(policy.inputs)
+    if device != "cpu" and flat:
+        return DeviceEvaluator(env.id, device=device, **how)
+    return Evaluator(env.id, observations=plan.observations, **how)

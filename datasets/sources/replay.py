@@ -19,7 +19,7 @@ from trimtab.datasets.sources.drawing import Starting, saved_batch_spec, usable_
 from trimtab.datasets.sources.observed import NEXT, ObsForm, saved_obs
 from trimtab.datasets.sources.random_state import generator_state, generator_words
 from trimtab.datasets.sources.returns import FinishedReturns
-from trimtab.datasets.sources.rows import AUX, RowArrays, Storage, filled, row_values
+from trimtab.datasets.sources.rows import AUX, RowArrays, Storage, check_ring, filled, row_values
 from trimtab.datasets.sources.spans import DatasetSpans, RingSpans, Spans, needs_spans
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.steps import episodes_of_columns
@@ -75,15 +75,7 @@ class ReplayBuffer:
         batch_spec: BatchSpec = _USUAL,
         held: DatasetRows | None = None,
     ) -> None:
-        chunk, action_dim = action_shape
-        if min(chunk, action_dim, num_envs, window) < 1 or capacity < num_envs:
-            raise TrimtabError(
-                f"replay buffer: capacity {capacity}, obs {obs}, action_shape "
-                f"{tuple(action_shape)}, num_envs {num_envs}, window {window}: sizes must be at "
-                "least 1 and capacity at least num_envs"
-            )
-        if not 0.0 <= discount <= 1.0:
-            raise TrimtabError(f"replay buffer: discount {discount} lies outside [0, 1]")
+        check_ring(capacity, obs, action_shape, num_envs, window, discount)
         if batch_spec.sequence and window > 1 and not chunked:
             raise TrimtabError(f"replay buffer: sequences of windows of {window} want chunked=True")
         self.num_envs = num_envs
@@ -170,6 +162,8 @@ class ReplayBuffer:
     def from_state(cls, state: Mapping[str, Any]) -> ReplayBuffer:
         """Return the buffer whose ``state_dict`` this is.
 
+        Of a ``DeviceReplayBuffer`` it has the rows; it draws them by its own generator.
+
         Raises:
             KeyError: if a part is missing.
             TrimtabError: if it is damaged, or of a buffer that was made from a dataset.
@@ -190,7 +184,7 @@ class ReplayBuffer:
             aux={n.removeprefix(AUX): s for n, s in shapes.items() if n.startswith(AUX)},
             batch_spec=BatchSpec(**layout.get("batch_spec", {})),
         )
-        buffer.load_state_dict(state)
+        buffer.load_state_dict({"generator": generator_state(buffer._generator), **state})
         return buffer
 
     def episodes(self) -> list[Episode]:
@@ -375,8 +369,14 @@ class ReplayBuffer:
         """Restore what ``state_dict`` returned; the next samples are then identical.
 
         Raises:
-            TrimtabError: if the state is of a buffer of another layout or dataset, or damaged.
+            TrimtabError: if the state is of a buffer of another layout or dataset, of one on a
+                device, or damaged.
         """
+        if "device_generator" in state and "generator" not in state:
+            raise TrimtabError(
+                "replay buffer: its rows were gathered with simulations on a GPU; resume the run "
+                "on a machine that has one, or start it again"
+            )
         try:
             if dict(state["layout"]) != self._layout():
                 raise TrimtabError(

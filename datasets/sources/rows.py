@@ -14,7 +14,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import Part
 from trimtab.types import RowLog, Tensor
 
-__all__ = ["AUX", "RowArrays", "Storage", "filled", "row_values"]
+__all__ = ["AUX", "RowArrays", "Storage", "check_ring", "filled", "row_values"]
 
 AUX = "aux/"
 """Begins the names of the further values that a batch has in ``aux``."""
@@ -38,6 +38,29 @@ def row_values(
         **{"action": Part(action_shape), "reward": Part(())},
         **{AUX + name: Part(tuple(shape)) for name, shape in aux.items()},
     }
+
+
+def check_ring(
+    capacity: int,
+    obs: int | Mapping[str, Part],
+    action_shape: tuple[int, int],
+    num_envs: int,
+    window: int,
+    discount: float,
+) -> None:
+    """Check what a ring is made with; an observation's own sizes are looked at where it is stored.
+
+    Raises:
+        TrimtabError: if a size is not positive or the discount lies outside [0, 1].
+    """
+    if min(*action_shape, num_envs, window) < 1 or capacity < num_envs:
+        raise TrimtabError(
+            f"replay buffer: capacity {capacity}, obs {obs}, action_shape {tuple(action_shape)}, "
+            f"num_envs {num_envs}, window {window}: sizes must be at least 1 and capacity at least "
+            "num_envs"
+        )
+    if not 0.0 <= discount <= 1.0:
+        raise TrimtabError(f"replay buffer: discount {discount} lies outside [0, 1]")
 
 
 def filled(state: Mapping[str, Any], rows: int) -> tuple[int, int]:

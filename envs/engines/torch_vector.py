@@ -45,6 +45,7 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
 
         super().__init__(env)
         self._envs, self.id = env, env.id
+        self.act_steps, self.horizon = env.act_steps, env.horizon
         try:
             self.device = torch.empty(0, device=device).device
         except (AssertionError, ImportError, RuntimeError) as error:  # as torch was built

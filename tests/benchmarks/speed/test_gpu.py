@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,8 @@ def test_a_run_for_a_gpu_comes_to_its_end(
     gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same run, small, on the processor."""
-    small = ["algorithm=ppo", "algorithm.rollout_steps=32"]
-    monkeypatch.setattr(gpu.gpu_training, "WORDS", [*small, "eval_episodes=2"])
+    monkeypatch.setattr(gpu.gpu_training, "WORDS", ["eval_episodes=2"])
+    monkeypatch.setattr(gpu.gpu_training, "PPO", ["algorithm.rollout_steps=32"])
     monkeypatch.setattr(gpu.gpu_training, "EVALUATIONS", 4)
     asked: list[dict[str, Any]] = []
 
@@ -142,3 +143,25 @@ def test_a_run_for_a_gpu_comes_to_its_end(
     )
     assert row["ours"] > 256 / row["seconds"]
     assert json.loads(metrics.splitlines()[-1])["env_steps"] == 256
+
+
+def test_a_run_of_sac_for_a_gpu_comes_to_its_end(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (real,) = (one for one in gpu.gpu_training.RUNS if one.algorithm == "sac")
+    words = gpu.gpu_training.words_of(real, real.steps)
+    config = compose_run([word for word in words if word != "device=cuda"])
+    assert len(words) > len(config.words) and config["num_envs"] == 1024
+    assert config["algorithm"]["updates_per_decision"] * 1024 == 8
+    small = ["algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=64"]
+    monkeypatch.setattr(gpu.gpu_training, "WORDS", ["eval_episodes=2"])
+    monkeypatch.setattr(gpu.gpu_training, "SAC", small)
+    training = replace(real, task="gym/InvertedPendulum-v5", copies=4, steps=1600)
+    row = gpu.trained(gpu.settings([f"out={tmp_path}", "scale=0.5"]), training)
+    assert row["name"] == "sac_half_cheetah_1024" and row["unit"] == "steps/s" and row["ours"] > 0
+    assert row["peer"] is row["peer_name"] is row["ratio_median"] is None
+    metrics = (tmp_path / row["name"] / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(metrics[-1])
+    # Eight updates for each step of all four, from the end of the warm-up on.
+    assert last["env_steps"] == 800 and last["updates"] == 8 * (1 + (800 - 64) // 4)
+    assert len(metrics) > 2 and list(row["returns_by_steps"]) == [400, 800]

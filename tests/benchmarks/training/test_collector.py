@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,41 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from waiting import NoWaiting
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.on_policy.ppo import PPO
-from trimtab.benchmarks.contracts.recorded_graph import reads_back
-from trimtab.benchmarks.training import collector as collecting
-from trimtab.benchmarks.training import experience
-from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.checkpoint import Checkpoints, load_checkpoint
 from trimtab.benchmarks.training.collector import Collector
 from trimtab.benchmarks.training.device_collector import DeviceCollector
-from trimtab.benchmarks.training.settings.config import compose_run
-from trimtab.benchmarks.training.train import train
+from trimtab.datasets.sources.device_replay import DeviceReplayBuffer
 from trimtab.datasets.sources.device_rollout import DeviceRolloutBuffer
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.registry import own_vector
 from trimtab.envs.vector import make_vec, simulator_device
-from trimtab.types import PolicySpec
+from trimtab.types import BatchSpec, PolicySpec
 
 TASK = "playground/CartpoleSwingup"
 COUNT, CHUNK, STEPS = 3, 2, 12
-
-
-class NoWaiting(TorchDispatchMode):
-    """Forbids what a GPU would have to be waited for."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call an operator."""
-        assert not reads_back(func, args), func
-        return func(*args, **(kwargs or {}))
 
 
 def learner(method: type[SAC] | type[PPO], history: int = 1) -> Algorithm:
@@ -54,18 +37,24 @@ def learner(method: type[SAC] | type[PPO], history: int = 1) -> Algorithm:
 
 
 def collector(
-    method: type[SAC] | type[PPO], *, history: int = 1, tensors: bool
+    method: type[SAC] | type[PPO], *, history: int = 1, tensors: bool, in_memory: bool = False
 ) -> Collector | DeviceCollector:
-    """Return a collector whose environments give tensors, as they do on a GPU, or arrays."""
+    """Return a collector whose environments give tensors, as they do on a GPU, or arrays.
+
+    With tensors, a ring is on their device if it need not be in memory.
+    """
     envs: Any = make_vec(TASK, COUNT, seed=4, act_steps=CHUNK, horizon=7)
     algorithm = learner(method, history)
     shape, aux = (CHUNK, 1), algorithm.aux_shapes
     seen = (history, 5) if history > 1 else (5,)
     if not algorithm.pace.rollout_steps:
-        ring = ReplayBuffer(100, 5, shape, num_envs=COUNT, aux=aux)
-        if tensors:
-            return DeviceCollector(TorchVectorEnv(envs, "cpu"), algorithm, ring)
-        return Collector(envs, algorithm, ring, "cpu")
+        more: Any = {"num_envs": COUNT, "aux": aux, "batch_spec": BatchSpec(history=history)}
+        ring = ReplayBuffer(100, 5, shape, **more)
+        if not tensors:
+            return Collector(envs, algorithm, ring, "cpu")
+        there = DeviceReplayBuffer(100, 5, shape, device="cpu", **more)
+        on_device = TorchVectorEnv(envs, "cpu")
+        return DeviceCollector(on_device, algorithm, ring if in_memory else there)
     if tensors:
         rollout = DeviceRolloutBuffer(
             STEPS, COUNT, seen, shape, discount=0.99, device="cpu", aux=aux
@@ -76,25 +65,31 @@ def collector(
 
 def stored(one: Collector | DeviceCollector) -> dict[str, Any]:
     """Return what a full buffer gives to a learner, by name."""
-    if isinstance(one.buffer, ReplayBuffer):
-        return dict(one.buffer.state_dict()["arrays"])
+    if isinstance(one.buffer, ReplayBuffer | DeviceReplayBuffer):
+        arrays = dict(one.buffer.state_dict()["arrays"])
+        arrays.pop("age", None)  # the ring in memory knows it otherwise
+        return arrays
     found = {**vars(one.buffer.take())}
     found |= found.pop("aux")
     return {name: value.double() for name, value in found.items()}
 
 
-@pytest.mark.parametrize(("method", "history"), [(SAC, 1), (PPO, 1), (PPO, 3)])
+@pytest.mark.parametrize(
+    ("method", "history", "in_memory"),
+    [(SAC, 1, True), (SAC, 1, False), (SAC, 3, False), (PPO, 1, False), (PPO, 3, False)],
+)
 def test_tensors_are_stored_as_arrays_are(
-    method: type[SAC] | type[PPO], history: int, tmp_path: Path
+    method: type[SAC] | type[PPO], history: int, in_memory: bool, tmp_path: Path
 ) -> None:
-    plain, tensors = (collector(method, history=history, tensors=given) for given in (False, True))
+    kept: dict[str, Any] = {"history": history, "in_memory": in_memory}
+    plain, tensors = (collector(method, tensors=given, **kept) for given in (False, True))
     for one in (plain, tensors):
         torch.manual_seed(1)
         assert sum(one.step(warmup=False) for _ in range(STEPS // 2)) > 0
     drawn = torch.get_rng_state()
     Checkpoints(tmp_path).save(1, {"it": tensors.state_dict(), "rows": tensors.buffer.state_dict()})
     state: Any = load_checkpoint(tmp_path)
-    again = collector(method, history=history, tensors=True)
+    again = collector(method, tensors=True, **kept)
     again.load_state_dict(state["it"])
     again.buffer.load_state_dict(state["rows"])
     for one in (plain, tensors, again):
@@ -128,39 +123,38 @@ def test_a_rollout_reads_nothing_back_from_its_device() -> None:
     assert one.episodes == COUNT * (STEPS // 4)
 
 
-def test_a_whole_run_on_its_device_resumes_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run as on a GPU, on torch's device ``cpu:0``, whose tensors stay there."""
-
-    def make(id: str, count: int, *, device: str, observations: str, **more: Any) -> Any:
-        return TorchVectorEnv(make_vec(id, count, **more), device)
-
-    monkeypatch.setattr(collecting, "make_vec", make)
-    for module in (collecting, experience):
-        monkeypatch.setattr(module, "simulator_device", lambda *_, **__: "cpu:0")
-    words = [
-        f"env={TASK}", "env_options.horizon=20", "algorithm=ppo", "num_envs=3", "eval_episodes=2",
-        "algorithm.rollout_steps=8", "algorithm.batch_size=8", "algorithm.epochs=2",
-        "online_steps=144", "checkpoint_every=72", "history=2",
-    ]  # fmt: skip
-    whole = train(compose_run([*words, f"out={tmp_path / 'whole'}"]))
-    with pytest.raises(KeyboardInterrupt):
-        train(compose_run([*words, f"out={tmp_path / 'ended'}"]), callbacks=[End()])
-    ended = train(compose_run([*words, f"out={tmp_path / 'ended'}"]))
-    weights = [(one.folder / "policy" / "model.safetensors").read_bytes() for one in (whole, ended)]
-    assert weights[0] == weights[1]
-    last = json.loads((ended.folder / "metrics.jsonl").read_text().splitlines()[-1])
-    assert (last["episodes"], last["restarted"]) == (6, 0)
+def test_a_ring_on_its_device_reads_nothing_back() -> None:
+    """Every step, over the ends of episodes, and what is learned from it."""
+    one = collector(SAC, history=3, tensors=True)
+    with NoWaiting():  # type: ignore[no-untyped-call]
+        for _ in range(STEPS):
+            one.step(warmup=False)
+            assert isinstance(one.buffer, DeviceReplayBuffer)
+            one.algorithm.update(one.buffer.sample(16))
+    assert one.episodes == COUNT * (STEPS // 4)
 
 
-class End(Callback):
-    """Ends a run without a word to it."""
-
-    def on_step(self, now: RunProgress) -> None:
-        """End it behind its first checkpoint."""
-        if now.position >= 100:
-            raise KeyboardInterrupt
+def test_what_starts_again_ends_an_episode_and_is_finite() -> None:
+    """A simulation that is no longer finite: nothing follows its row, and a history begins anew."""
+    one = collector(SAC, history=3, tensors=True)
+    assert isinstance(one, DeviceCollector) and isinstance(one.buffer, DeviceReplayBuffer)
+    one.step(warmup=True)
+    data = one.envs._state.data
+    one.envs._state = one.envs._state.replace(data=data.replace(qpos=data.qpos.at[1].set(np.nan)))
+    for _ in range(2):
+        one.step(warmup=True)
+    batch = one.buffer.batch(torch.arange(3 * COUNT))
+    assert isinstance(batch.obs, torch.Tensor) and isinstance(batch.next_obs, torch.Tensor)
+    for value in (batch.obs, batch.next_obs, batch.action, batch.reward):
+        assert torch.isfinite(value).all()
+    failed = COUNT + 1
+    assert torch.nonzero(batch.discount == 0).flatten().tolist() == [failed]
+    assert batch.reward[failed] == 0
+    begun = batch.obs[failed + COUNT]
+    assert torch.equal(begun, begun[:1].expand(3, -1))
+    assert torch.equal(begun[-1], batch.next_obs[failed, -1])
+    other = batch.obs[failed + COUNT + 1]
+    assert not torch.equal(other[0], other[1]) and not torch.equal(other[1], other[2])
 
 
 def test_simulations_are_where_a_run_is_if_they_can_be() -> None:
