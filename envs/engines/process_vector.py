@@ -71,7 +71,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         global_seed: int,
         torch_threads: int,
     ) -> None:
-        self._child = Child()
+        self.closed = True  # there is no process yet
         self.id, self.num_envs, self.act_steps = id, num_envs, act_steps
         self.options = dict(options)
         spec = self.env_spec
@@ -88,6 +88,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         arguments = {"seed": seed, "act_steps": act_steps, "observations": observations, **options}
+        self._child, self.closed = Child(), False
         try:
             with self._told():
                 self._child.call(
