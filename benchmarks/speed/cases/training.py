@@ -1,4 +1,4 @@
-"""Whole training loops on Hopper: acting, stepping, storing and learning, as in a run."""
+"""Whole training loops: acting, stepping, storing and learning, as in a run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ WARMUP = 20
 STEPS = 500
 ROLLOUTS = 2
 NEVER = 1_000_000_000
+SLOW, CHUNK = "Humanoid-v5", 8
+"""A task whose decisions, chunks of actions, take about as long as an update."""
 
 
-def ours(*overrides: str, warmup: int = 0, steps: Callable[[Stage], int]) -> Side:
+def ours(*overrides: str, task: str = TASK, warmup: int = 0, steps: Callable[[Stage], int]) -> Side:
     """Return the side of a real run's loop, without its evaluations and checkpoints.
 
     Args:
         overrides: words of ``trimtab train``.
+        task: one of Gymnasium's.
         warmup: environment steps that are not timed.
         steps: environment steps of a turn.
     """
@@ -37,7 +40,7 @@ def ours(*overrides: str, warmup: int = 0, steps: Callable[[Stage], int]) -> Sid
     def side(stage: Stage) -> Work:
         folder = Path(stage.exits.enter_context(tempfile.TemporaryDirectory()))
         words = [
-            f"env=gym/{TASK}", f"out={folder}", f"online_steps={NEVER}",
+            f"env=gym/{task}", f"out={folder}", f"online_steps={NEVER}",
             f"checkpoint_every={NEVER}", "eval_episodes=1", f"threads={stage.threads}",
         ]  # fmt: skip
         config = compose_run([*words, *overrides])
@@ -71,6 +74,22 @@ def off_policy(algorithm: str) -> Side:
         f"algorithm.warmup_steps={WARMUP}",
         warmup=2 * WARMUP,
         steps=lambda stage: stage.amount(STEPS),
+    )
+
+
+def overlapped(overlap: bool) -> Side:
+    """Return SAC's side on a slow task, whose steps and updates overlap or take turns."""
+    decisions = CHUNK * 2 * WARMUP
+    return ours(
+        "algorithm=sac",
+        f"algorithm.hidden={list(HIDDEN)}",
+        f"algorithm.batch_size={BATCH}",
+        f"algorithm.warmup_steps={decisions // 2}",
+        f"act_steps={CHUNK}",
+        f"overlap={str(overlap).lower()}",
+        task=SLOW,
+        warmup=decisions,
+        steps=lambda stage: stage.amount(CHUNK * STEPS // 4),
     )
 
 
@@ -153,6 +172,9 @@ PAIRS = [
         "sbx", BEST_OF_BOTH,
     ),
     Pair("td3_loop", "training", "steps/s", off_policy("td3"), SB3_TD3, SB3, BEST_OF_BOTH),
+    Pair(
+        "sac_overlap", "training", "steps/s", overlapped(True), overlapped(False), "overlap=false"
+    ),
     Pair(
         "ppo_loop", "training", "steps/s", our_ppo, sb3(make_sb3_ppo, rollouts), SB3, BEST_OF_BOTH
     ),
