@@ -194,10 +194,9 @@ def _decode(value: Any) -> Any:
         return [_decode(one) for one in value]
     if not isinstance(value, dict):
         return value
-    ((kind, content),) = value.items()
-    if kind == "mapping":
-        return {key: _decode(one) for key, one in content.items()}
-    dtype, shape, data = content
+    if "mapping" in value:
+        return {key: _decode(one) for key, one in value["mapping"].items()}
+    dtype, shape, data = value["array"]
     return np.ndarray(shape, dtype, base64.b64decode(data)).copy()
 
 
