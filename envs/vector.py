@@ -6,12 +6,13 @@ from typing import Any, Literal, overload
 
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeSeed, EpisodeVectorEnv
+from trimtab.envs.engines.process_vector import ProcessVectorEnv
 from trimtab.envs.engines.sync_vector import SyncVectorEnv
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.registry import check_observations, own_vector
 from trimtab.errors import TrimtabError
 
-__all__ = ["make_vec", "simulator_device"]
+__all__ = ["make_vec", "make_vec_elsewhere", "simulator_device"]
 
 
 def simulator_device(id: str, device: str, **options: Any) -> str:
@@ -136,3 +137,47 @@ def make_vec(
         return DictVectorEnv(envs)
     assert isinstance(envs, EpisodeVectorEnv | TorchVectorEnv)
     return envs
+
+
+def make_vec_elsewhere(
+    id: str,
+    num_envs: int,
+    *,
+    seed: int,
+    global_seed: int,
+    torch_threads: int,
+    act_steps: int = 1,
+    observations: str = "flat",
+    **options: Any,
+) -> ProcessVectorEnv:
+    """Make copies of a task as :func:`make_vec` does, in another process, on its processors.
+
+    That process has the environment variables and the import path of this one, so that it finds
+    the same families and plug-ins. A task that a program registers by itself has to be in a module
+    that its id names.
+
+    Args:
+        id: ``family/task``.
+        num_envs: number of copies N.
+        seed: seed of all episodes.
+        global_seed: seed of the global generators of NumPy and torch in the process, for
+            simulators that draw from them.
+        torch_threads: number of threads that torch uses there.
+        act_steps: actions per step; actions are always [N, act_steps, A].
+        observations: ``"flat"`` or ``"dict"``.
+        options: options of the environment.
+
+    Raises:
+        TrimtabError: as :func:`make_vec`, or if the process ends.
+    """
+    return ProcessVectorEnv(
+        make_vec,
+        id,
+        num_envs,
+        seed=seed,
+        act_steps=act_steps,
+        observations=observations,
+        options=options,
+        global_seed=global_seed,
+        torch_threads=torch_threads,
+    )

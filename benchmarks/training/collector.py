@@ -15,20 +15,22 @@ from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.training.device_collector import DeviceCollector
 from trimtab.benchmarks.training.experience import batch_spec_of
 from trimtab.benchmarks.training.plan import Plan
+from trimtab.benchmarks.training.torch_state import foreign_seed
 from trimtab.datasets.sources.device_replay import DeviceReplayBuffer
 from trimtab.datasets.sources.device_rollout import DeviceRolloutBuffer
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
+from trimtab.envs.engines.process_vector import ProcessVectorEnv
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
-from trimtab.envs.vector import make_vec, simulator_device
+from trimtab.envs.vector import make_vec, make_vec_elsewhere, simulator_device
 from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.agent import Agent, PolicyInputs
 from trimtab.types import Tensor
 
-VectorEnv = EpisodeVectorEnv | DictVectorEnv
+VectorEnv = EpisodeVectorEnv | DictVectorEnv | ProcessVectorEnv
 Array = NDArray[Any]
 
 
@@ -37,11 +39,25 @@ def make_training_envs(
 ) -> VectorEnv | TorchVectorEnv:
     """Make the environments that a run trains in, on its device if the simulator can.
 
+    With ``overlap`` they live in another process, whose global generators are seeded as foreign
+    code's are in this one.
+
     Args:
         plan: the run's plan.
         foreign_code: guards the run's random states while they are made.
     """
     config, env = plan.config, plan.env
+    if config["overlap"]:
+        return make_vec_elsewhere(
+            env.id,
+            config["num_envs"],
+            seed=config["seed"],
+            global_seed=foreign_seed(config["seed"]),
+            torch_threads=config["threads"],
+            act_steps=plan.act_steps,
+            observations=plan.observations,
+            **env.options,
+        )
     with foreign_code:
         return make_vec(
             env.id,
@@ -105,6 +121,7 @@ class Collector:
         self._stores_history = bool(algorithm.pace.rollout_steps) and history > 1
         self._history: Any = self.obs
         self._warmup = False
+        self._chunk: Any = None  # the actions [N, act_steps, A] whose outcome is not stored yet
         self._aux: dict[str, Tensor] = {}
         self.episodes = 0
         self.last_return = 0.0
@@ -118,10 +135,29 @@ class Collector:
         Raises:
             TrimtabError: if the simulator gives an observation or a reward that is not finite.
         """
+        self.begin_step(warmup=warmup)
+        return self.finish_step()
+
+    def begin_step(self, *, warmup: bool) -> None:
+        """Choose one chunk for every environment; those in another process begin to execute it."""
         self._warmup = warmup
-        chunk: Any = self.agent.act(self.obs)
-        with self._foreign_code:
-            next_obs, reward, terminated, truncated, info = self.envs.step(chunk)
+        self._chunk = self.agent.act(self.obs)
+        if isinstance(self.envs, ProcessVectorEnv):
+            self.envs.begin_step(self._chunk)
+
+    def finish_step(self) -> int:
+        """Store what came of the chunks that were begun; return the steps taken.
+
+        Raises:
+            TrimtabError: if the simulator gives an observation or a reward that is not finite.
+        """
+        chunk = self._chunk
+        if isinstance(self.envs, ProcessVectorEnv):
+            outcome = self.envs.finish_step()
+        else:
+            with self._foreign_code:
+                outcome = self.envs.step(chunk)
+        next_obs, reward, terminated, truncated, info = outcome
         ended = terminated | truncated
         observed = self._observed(next_obs, info["final_obs"], ended, reward)
         if self._stores_history:

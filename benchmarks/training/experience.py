@@ -41,11 +41,18 @@ class Experience(Protocol):
         """Where decisions go."""
         ...
 
-    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
-        """Yield what the learner is to be updated with, one update each.
+    def count(self, env_steps: int) -> None:
+        """Count the updates that the last decision in every environment makes due.
 
         Args:
             env_steps: environment steps of the run so far.
+        """
+        ...
+
+    def due(self, source: Source | None = None) -> Iterator[Batch | Rollout]:
+        """Yield what the learner is to be updated with, one update each.
+
+        Args:
             source: what batches are drawn from instead of the experience itself.
         """
         ...
@@ -84,11 +91,13 @@ class ReplayedExperience:
             self.source = Mixture([dataset, self.source], [offline_share, 1 - offline_share])
         self.credit = 0.0
 
-    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
-        """Yield ``updates_per_decision`` batches for each decision once the warm-up is over."""
-        if env_steps < self.algorithm.pace.warmup_steps:
-            return
-        self.credit += self.algorithm.pace.updates_per_decision * self.buffer.num_envs
+    def count(self, env_steps: int) -> None:
+        """Count ``updates_per_decision`` updates for each decision once the warm-up is over."""
+        if env_steps >= self.algorithm.pace.warmup_steps:
+            self.credit += self.algorithm.pace.updates_per_decision * self.buffer.num_envs
+
+    def due(self, source: Source | None = None) -> Iterator[Batch | Rollout]:
+        """Yield a batch for each update that is due."""
         while self.credit >= 1.0 and self.buffer.ready:
             self.credit -= 1.0
             yield (source or self.source).sample(self.algorithm.pace.batch_size)
@@ -119,7 +128,10 @@ class RolloutExperience:
     def __init__(self, buffer: RolloutBuffer | DeviceRolloutBuffer) -> None:
         self.buffer = buffer
 
-    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
+    def count(self, env_steps: int) -> None:
+        """Count nothing: whether an update is due, the rollout itself shows."""
+
+    def due(self, source: Source | None = None) -> Iterator[Batch | Rollout]:
         """Yield the rollout if it is full, or a batch of ``source`` in its place."""
         if self.buffer.full:
             rollout = self.buffer.take()

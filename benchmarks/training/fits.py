@@ -27,6 +27,7 @@ from trimtab.benchmarks.training.plan import Plan, method_of
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.tracking import chosen_trackers
 from trimtab.datasets.episodes import Dataset
+from trimtab.envs.vector import simulator_device
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import bundle_hash
 from trimtab.policies.registry import check_is_kind
@@ -230,6 +231,24 @@ def _interaction_is_used_and_has_a_task(plan: Plan) -> None:
             f"{config.algorithm} acts in a task, and this run has none: add env=…, set "
             "online_steps=0, or choose a method that learns from data alone, such as bc"
         )
+
+
+def _overlap_has_something_to_overlap(plan: Plan) -> None:
+    config, env, pace = plan.config, plan.env, plan.algorithm.pace
+    if not config["overlap"]:
+        return
+    gathering = [phase for phase in _active_phases(plan) if phase.gathers]
+    if not gathering:
+        reason = f"{config.algorithm} gathers nothing in this run"
+    elif pace.rollout_steps:
+        reason = f"{config.algorithm} learns from rollouts, only when one is whole"
+    elif not pace.updates_per_decision or all(phase.update is None for phase in gathering):
+        reason = f"{config.algorithm} makes no updates while it gathers"
+    elif simulator_device(env.id, config["device"], **env.options) != "cpu":
+        reason = f"{env.id} is simulated on {config['device']}, beside the updates"
+    else:
+        return
+    raise TrimtabError(f"overlap=true: {reason}; leave it out")
 
 
 def _phases_have_data(plan: Plan) -> None:
@@ -459,6 +478,7 @@ METHOD: tuple[Check, ...] = (
     _policy_can_be_reloaded,
     _something_is_learned,
     _interaction_is_used_and_has_a_task,
+    _overlap_has_something_to_overlap,
     _phases_have_data,
     _generator_is_used,
     _histories_agree,

@@ -145,6 +145,8 @@ def document_of(
             "environments": config["num_envs"],
             "buffer_size": config["buffer_size"],
         }
+        if config["overlap"]:
+            document["collection"] = {"overlap": True}
         if dataset is not None:
             document["online"]["offline_share"] = float(config["offline_share"])
     return document

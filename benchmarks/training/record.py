@@ -13,7 +13,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.benchmarks.training.evaluate import SUCCESS_RULE, Scores
 from trimtab.benchmarks.training.identity import HASH_VERSION, PROTOCOL_REVISION, revision_of
 from trimtab.benchmarks.training.plan import Plan
-from trimtab.benchmarks.training.rows import STOPPED_EARLY, EpisodeRow
+from trimtab.benchmarks.training.rows import OVERLAP, STOPPED_EARLY, EpisodeRow
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.policies.base import Policy
 
@@ -66,6 +66,8 @@ class Record:
             "delay_ms": 0.0,  # the simulator waits for the policy
             "device": config["device"],
         }
+        told = {STOPPED_EARLY: stopped, OVERLAP: config["overlap"]}
+        marks = {name: 1.0 for name, holds in told.items() if holds}
         return [
             EpisodeRow(
                 suite=config["suite_name"],
@@ -84,7 +86,7 @@ class Record:
                 length=score.length,
                 seconds=score.seconds,
                 config_hash=plan.config_hash,
-                metrics={**score.metrics, **({STOPPED_EARLY: 1.0} if stopped else {})},
+                metrics={**score.metrics, **marks},
                 **protocol,
             )
             for score in scores.episodes
@@ -129,7 +131,8 @@ class Record:
             "offline_share": self.plan.config["offline_share"],
             "evaluations": list(evaluations),
         }
-        return {**summary, **ending}
+        overlap = {OVERLAP: True} if self.plan.config["overlap"] else {}
+        return {**summary, **overlap, **ending}
 
     def ending(self, reached: bool, stopped: tuple[int, int] | None = None) -> dict[str, Any]:
         """Return how a run ended, where that was not by its steps alone.

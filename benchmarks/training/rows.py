@@ -33,6 +33,9 @@ from trimtab.files import atomic_write_bytes, read_bytes
 FILE_NAME = "episodes.parquet"
 STOPPED_EARLY = "stopped_early"
 """Metric of the rows of a run that a callback ended early; its result has an entry of this name."""
+OVERLAP = "overlap"
+"""Metric of the rows of a run whose actions were chosen by the weights of one decision's updates
+ago (``overlap=true``); its result has an entry of this name."""
 SUITE_NOTE = "suite.json"
 """The file beside a suite's tables: which runs are done or wait, and what is compared with what."""
 

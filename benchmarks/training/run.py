@@ -6,14 +6,23 @@ environment steps of interaction. The run is evaluated every ``eval_every`` and 
 
 A resumed run computes the same bits as one that was never interrupted: a checkpoint holds the
 method, buffer, environments, random states and the counters of this file, and nothing else changes.
+
+With ``overlap=true`` the environments execute decision k in another process, while the learner
+makes the updates that decision k - 1 made due, from all transitions up to that one. So decision k
+is chosen by the weights of one decision's updates ago. When ``Run.advance`` returns, the outcome of
+decision k is stored and its updates are owed: the experience counts them, and a checkpoint holds
+the count. An evaluation moves nothing: it judges the very weights that choose the next action. The
+last decision of a phase leaves no updates owed, so that a whole run makes as many as without
+``overlap``. A run that ends early (``stop_at_success``, a callback) owes those of its last one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +186,10 @@ class Run:
             self._update(phase, self._source(phase).sample(rows))
             self._finish_step(index, 1)
         else:
-            self._finish_step(index, self._gather(phase))
+            steps = self._gather(phase)
+            if self.done[index] + steps >= self.lengths[index]:
+                self._make_due_updates(phase)  # with overlap, those of the phase's last decision
+            self._finish_step(index, steps)
 
     def _source(self, phase: Phase) -> Source:
         """Return what the batches of a phase are drawn from."""
@@ -205,22 +217,49 @@ class Run:
             self.lengths[index] = self.done[index]
 
     def _gather(self, phase: Phase) -> int:
-        """Act once in every environment and make the due updates; return the steps taken."""
+        """Act once in every environment and make the due updates; return the steps taken.
+
+        With ``overlap``, the updates that are due are those of the decision before. They are made
+        while the environments step in their process, so an action is chosen before them.
+        """
         assert self.collector is not None and self.experience is not None
         pretrained = self.algorithm.pace.skip_warmup_after_offline and self.updates > 0
         warmup = self.env_steps < self.algorithm.pace.warmup_steps and not pretrained
+        overlap = self.config["overlap"]
+        if overlap:
+            assert isinstance(self.collector, Collector)
+            with self._simulating():
+                self.collector.begin_step(warmup=warmup)
+            self._make_due_updates(phase)
+            with self._simulating():
+                steps = self.collector.finish_step()
+        else:
+            with self._simulating():
+                steps = self.collector.step(warmup=warmup)
+        self.env_steps += steps
+        if phase.update is not None:
+            self.experience.count(self.env_steps)
+        if not overlap:
+            self._make_due_updates(phase)
+        return steps
+
+    @contextlib.contextmanager
+    def _simulating(self) -> Iterator[None]:
+        """Say in an error of the environments where the run is."""
         try:
-            steps = self.collector.step(warmup=warmup)
+            yield
         except TrimtabError as error:
             self._check_metrics()  # report a metric that is not finite first
             where = self.where(self.updates + 1)
             raise TrimtabError(f"{where}: {error}; {self._last_good_state()}") from error
-        self.env_steps += steps
+
+    def _make_due_updates(self, phase: Phase) -> None:
+        """Make the updates that are due of what the run has gathered."""
+        assert self.experience is not None
         if phase.update is not None:
             source = None if phase.feed is Feed.EXPERIENCE else self._source(phase)
-            for data in self.experience.due(self.env_steps, source):
+            for data in self.experience.due(source):
                 self._update(phase, data)
-        return steps
 
     def _update(self, phase: Phase, data: Batch | Rollout | Outcome) -> None:
         assert phase.update is not None

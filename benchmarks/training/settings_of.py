@@ -44,6 +44,7 @@ _WORDS = {
     "online.environments": "num_envs",
     "online.buffer_size": "buffer_size",
     "online.offline_share": "offline_share",
+    "collection.overlap": "overlap",
 }
 """What is called what on the command line, by its path in an identity document."""
 _GROUPS = {

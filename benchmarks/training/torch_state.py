@@ -15,7 +15,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.defaults import torch_defaults
 from trimtab.types import Tensor
 
-__all__ = ["ForeignCode", "matmul_precision", "start_torch", "usual_torch"]
+__all__ = ["ForeignCode", "foreign_seed", "matmul_precision", "start_torch", "usual_torch"]
 
 _NAMES = (
     "default type", "default device", "number of threads", "determinism (debug mode)",
@@ -56,6 +56,11 @@ def start_torch(seed: int, threads: int) -> ForeignCode:
     return foreign_code
 
 
+def foreign_seed(seed: int) -> int:
+    """Return the seed of what foreign code draws from global generators in a run with ``seed``."""
+    return int(np.random.SeedSequence([seed, 5]).generate_state(1)[0])
+
+
 class ForeignCode:
     """A block around each call of foreign code: of a task, or of a callback.
 
@@ -74,7 +79,7 @@ class ForeignCode:
     """
 
     def __init__(self, seed: int, threads: int) -> None:
-        self._seed = int(np.random.SeedSequence([seed, 5]).generate_state(1)[0])
+        self._seed = foreign_seed(seed)
         self._theirs: list[Tensor] = []
         self._ours: list[tuple[torch.Generator, Tensor]] = []
         _, _, _, mode, _, precision = _settings()

@@ -19,8 +19,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from trimtab.errors import Stopped, TrimtabError
@@ -105,13 +105,30 @@ class Child:
             TrimtabError: if the function raises it.
             RuntimeError: if the function raises another exception; a note has its traceback.
         """
+        self.begin(function, *arguments)
+        return self.answer(tell)
+
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Begin a call, as :meth:`call` does; :meth:`answer` ends it, before the next one begins.
+
+        Raises:
+            ChildDied: if the process has ended.
+        """
+        assert self.process.stdin is not None
         request = json.dumps([reference(function), arguments])
-        try:
-            answer = self._answer(request, tell)
-        except BaseException:
-            self.process.kill()
-            self.process.wait()  # so that its caller sees at once that it has ended
-            raise
+        with self._killed_by_an_exception():
+            try:
+                self.process.stdin.write(f"{request}\n".encode())
+                self.process.stdin.flush()
+                return
+            except (OSError, ValueError):  # it has ended, or end_children has closed its input
+                pass
+        raise ChildDied(self.process.wait())
+
+    def answer(self, tell: Callable[..., None] = lambda *said: None) -> Any:
+        """Wait for the value of the call that was begun, and return it; raise as :meth:`call`."""
+        with self._killed_by_an_exception():
+            answer = self._read(tell)
         if answer is None:
             raise ChildDied(self.process.wait())
         if "value" in answer:
@@ -122,14 +139,18 @@ class Child:
             raise error
         raise (Stopped if answer["stopped"] else TrimtabError)(answer["error"])
 
-    def _answer(self, request: str, tell: Callable[..., None]) -> dict[str, Any] | None:
-        """Send a request; return its answer, or None if the process has ended."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+    @contextmanager
+    def _killed_by_an_exception(self) -> Iterator[None]:
         try:
-            self.process.stdin.write(f"{request}\n".encode())
-            self.process.stdin.flush()
-        except (OSError, ValueError):  # it has ended, or end() has closed its input
-            return None
+            yield
+        except BaseException:
+            self.process.kill()
+            self.process.wait()  # so that its caller sees at once that it has ended
+            raise
+
+    def _read(self, tell: Callable[..., None]) -> dict[str, Any] | None:
+        """Return the answer to a request, or None if the process has ended."""
+        assert self.process.stdout is not None
         for line in self.process.stdout:
             if not line.endswith(b"\n"):  # the process ended while it wrote
                 return None

@@ -1,8 +1,8 @@
-"""Whole training loops on Hopper: acting, stepping, storing and learning, as in a run."""
+"""Whole training loops: acting, stepping, storing and learning, as in a run."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +23,18 @@ WARMUP = 20
 STEPS = 500
 ROLLOUTS = 2
 NEVER = 1_000_000_000
+SLOW = "robosuite/Lift"
+"""A task whose step takes about as long as an update."""
 
 
-def ours(*overrides: str, warmup: int = 0, steps: Callable[[Stage], int]) -> Side:
+def ours(
+    *overrides: str, task: str = f"gym/{TASK}", warmup: int = 0, steps: Callable[[Stage], int]
+) -> Side:
     """Return the side of a real run's loop, without its evaluations and checkpoints.
 
     Args:
         overrides: words of ``trimtab train``.
+        task: its id.
         warmup: environment steps that are not timed.
         steps: environment steps of a turn.
     """
@@ -37,7 +42,7 @@ def ours(*overrides: str, warmup: int = 0, steps: Callable[[Stage], int]) -> Sid
     def side(stage: Stage) -> Work:
         folder = Path(stage.exits.enter_context(tempfile.TemporaryDirectory()))
         words = [
-            f"env=gym/{TASK}", f"out={folder}", f"online_steps={NEVER}",
+            f"env={task}", f"out={folder}", f"online_steps={NEVER}",
             f"checkpoint_every={NEVER}", "eval_episodes=1", f"threads={stage.threads}",
         ]  # fmt: skip
         config = compose_run([*words, *overrides])
@@ -62,13 +67,21 @@ def advance(run: Run, steps: int) -> None:
         run.advance(0)
 
 
-def off_policy(algorithm: str) -> Side:
-    """Return our side for a method that learns at every step."""
+def off_policy(algorithm: str, *more: str, task: str = f"gym/{TASK}") -> Side:
+    """Return our side for a method that learns at every step.
+
+    Args:
+        algorithm: its name.
+        more: further words of ``trimtab train``.
+        task: its id.
+    """
     return ours(
         f"algorithm={algorithm}",
         f"algorithm.hidden={list(HIDDEN)}",
         f"algorithm.batch_size={BATCH}",
         f"algorithm.warmup_steps={WARMUP}",
+        *more,
+        task=task,
         warmup=2 * WARMUP,
         steps=lambda stage: stage.amount(STEPS),
     )
@@ -157,3 +170,10 @@ PAIRS = [
         "ppo_loop", "training", "steps/s", our_ppo, sb3(make_sb3_ppo, rollouts), SB3, BEST_OF_BOTH
     ),
 ]  # fmt: skip
+if importlib.util.find_spec("robosuite") is not None:  # neither side can be measured without it
+    PAIRS.append(
+        Pair(
+            "sac_overlap", "training", "steps/s", off_policy("sac", "overlap=true", task=SLOW),
+            off_policy("sac", task=SLOW), "overlap=false",
+        )
+    )  # fmt: skip

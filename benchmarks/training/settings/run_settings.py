@@ -46,6 +46,9 @@ class RunSettings:
         graphs: whether a run on a GPU replays the kernels of its updates as CUDA graphs; its
             numbers are the same, and most updates take a fraction of the time.
         num_envs: environments that gather data side by side.
+        overlap: whether the environments step in another process, while the learner makes the
+            updates of the decision before; an action is then chosen by the weights of one
+            decision's updates ago, so that numbers differ. For methods with a replay buffer.
         act_steps: number of actions of a chunk that are executed; null: that of the base, or 1
             without a base.
         discount: per decision: an action chunk of act_steps steps, whose rewards are summed.
@@ -97,6 +100,7 @@ class RunSettings:
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     graphs: bool = True
     num_envs: Annotated[int, Bounds(least=1, most=1 << 16)] = 1
+    overlap: bool = False
     act_steps: Annotated[int, Bounds(least=1, most=1000)] | None = None
     discount: Share = 0.99
     buffer_size: Count = 1_000_000

@@ -165,6 +165,29 @@ def test_a_second_interrupt_kills_what_still_saves() -> None:
     assert child.process.returncode == -signal.SIGKILL
 
 
+def test_a_call_may_be_answered_later() -> None:
+    child = Child()
+    child.begin(divmod, 7, 2)
+    assert child.answer() == [3, 1]
+    child.begin(divmod, 7, 0)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        child.answer()
+    assert child.call(divmod, 9, 4) == [2, 1]
+    end_children([child])
+    assert child.process.returncode == 0
+    with pytest.raises(ChildDied, match="exit code 0"):
+        child.begin(divmod, 7, 2)
+
+
+def test_an_exception_while_a_call_is_answered_kills_the_process() -> None:
+    child = Child()
+    child.begin(time.sleep, 60)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        child.answer()
+    assert child.process.returncode == -signal.SIGKILL
+
+
 def test_half_an_answer_is_none(work: ModuleType) -> None:
     child = Child()
     with pytest.raises(ChildDied, match="exit code 3"):

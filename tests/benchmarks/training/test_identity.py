@@ -59,6 +59,7 @@ def known(*words: str, base: str | None = None) -> str:
         ["matmul_precision=highest"],
         ["seed=7", "out=elsewhere", "checkpoint_every=5", "keep_policies=true", "suite_name=x"],
         ["dataset_weighting=null", "weighting_temperature=3.0", "stream_above=1"],
+        ["overlap=false", "graphs=false"],
     ],
 )
 def test_what_is_spelled_out_or_moves_no_number_is_the_same_run(words: list[str]) -> None:
@@ -72,6 +73,7 @@ def test_what_is_spelled_out_or_moves_no_number_is_the_same_run(words: list[str]
         "online_steps=7000", "eval_episodes=3", "eval_seed=1", "eval_every=100", "act_steps=2",
         "env_options.horizon=50", "eval_deterministic=false", "threads=2", "buffer_size=5000",
         "matmul_precision=high", "matmul_precision=medium",
+        "overlap=true",
     ],
 )  # fmt: skip
 def test_what_moves_numbers_is_another_run(word: str) -> None:
@@ -93,6 +95,8 @@ def test_whole_numbers_for_floats_of_a_policy_that_a_method_makes_are_the_same_r
 
 def test_groups_are_only_there_where_they_are_in_use() -> None:
     assert set(document(*ONLINE)) ^ set(document(*OFFLINE)) == {"online", "offline"}
+    assert set(document(*ONLINE, "overlap=true")) ^ set(document(*ONLINE)) == {"collection"}
+    assert document(*OFFLINE, "overlap=true") == document(*OFFLINE)  # refused, as none act
     weighted = document(*OFFLINE, "dataset_weighting=return")
     assert weighted["weighting"] == {"by": "return", "temperature": 0.1}
     assert known(*OFFLINE, "weighting_temperature=1.0") == known(*OFFLINE)

@@ -54,6 +54,8 @@ STARTING = [
 """Methods that improve a policy."""
 ROUND = "sac buffer_size=36"
 """A run whose ring goes round more than twice."""
+OVERLAPPED = "sac overlap=true"
+"""A run whose environments live in another process."""
 ALSO = {
     "cfgrl": "algorithm.sampling_steps=2",  # its policy is exported, and this a short graph
     "dwsl": "act_steps=1",  # it relabels goals at every step
@@ -137,7 +139,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("method", ["bc", "dppo", "dsrl_sac", ROUND])
+@pytest.mark.parametrize("method", ["bc", "dppo", "dsrl_sac", ROUND, OVERLAPPED])
 def test_killed_at_three_random_moments(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
@@ -228,7 +230,7 @@ def test_every_other_method_goes_on_from_a_crash_and_can_be_exported(
         assert (tmp_path / "bundle" / "policy.onnx").is_file()
 
 
-@pytest.mark.parametrize("method", ["ppo", "sac"])
+@pytest.mark.parametrize("method", ["ppo", "sac", OVERLAPPED])
 def test_told_to_end_saves_its_state_and_says_so(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
