@@ -17,7 +17,7 @@ from trimtab.benchmarks.board.intervals.limits import (
     wilson_limits,
 )
 from trimtab.benchmarks.board.intervals.means import mean_of
-from trimtab.benchmarks.board.intervals.runs import Runs
+from trimtab.benchmarks.board.intervals.runs import Runs, start_variance
 from trimtab.benchmarks.board.stats import Array, Interval, interquartile_mean
 
 __all__ = ["iqm_interval", "trimmed_interval"]
@@ -67,6 +67,8 @@ def trimmed_interval(tasks: Sequence[Runs], rate: bool, confidence: float) -> In
         parts = [(count * float(kept_.var(ddof=1)), count - 1.0) for kept_, count in held]
         variance = sum(part for part, _ in parts) * (total - 1) / (total * kept * (kept - 1.0))
         freedom = summed_freedom(parts) * (kept - 1.0) / (total - 1.0) if parts else math.inf
+        if len(tasks) == 1:
+            variance += start_variance(tasks[0].scores, freedom)
     quantile = student_quantile(confidence, freedom)
     half = quantile * math.sqrt(variance)
     if not rate:

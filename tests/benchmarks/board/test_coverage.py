@@ -28,6 +28,7 @@ class Coverage:
     measuring: ModuleType
     situations: ModuleType
     power: ModuleType
+    verdicts: ModuleType
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,7 @@ def coverage(root: Path) -> Iterator[Coverage]:
             measuring=importlib.import_module("coverage_study.measuring"),
             situations=importlib.import_module("coverage_study.situations"),
             power=importlib.import_module("coverage_study.power"),
+            verdicts=importlib.import_module("coverage_study.verdicts"),
         )
 
 
@@ -121,6 +123,30 @@ def test_what_is_worse_by_a_standard_deviation_does_not_pass_as_not_behind(
     assert worse["behind"] == pytest.approx(float(committed["behind"]), abs=0.04)
 
 
+def test_verdicts_beside_controls_err_no_more_than_is_stated(coverage: Coverage) -> None:
+    """Three equal controls and no difference: read the other way, nearly half would be worse."""
+    found = coverage.verdicts.verdict_row(10, 5, "three, equal", 0.0, 400)
+    assert found["better"] <= 0.03 and found["worse"] <= 0.09  # three standard errors are 0.035
+    assert found["worse in hindsight"] > 0.35
+    better = coverage.verdicts.verdict_row(10, 5, "three, near", 0.1, 200)
+    assert better["better"] > 0.9 and better["worse"] == 0.0
+    for row in coverage.script.committed("verdicts"):
+        if float(row["difference"]) == 0.0:
+            assert float(row["better"]) + float(row["worse"]) <= 0.07
+        assert 0.93 <= float(row["new task"]) <= 0.97
+
+
+def test_looks_and_shared_starts_are_counted_in_the_error(coverage: Coverage) -> None:
+    found = coverage.verdicts.look_row("one", 0.0, 300)
+    assert found["better"] + found["worse"] <= 0.09 < found["told at 95 percent each"]
+    found = coverage.verdicts.start_row(0.7, 1, 10, 500)
+    assert found["told"] <= 0.08 and found["told by seeds alone"] > 0.12
+    for row in coverage.script.committed("looks"):
+        if float(row["difference"]) == 0.0:
+            assert float(row["better"]) + float(row["worse"]) <= 0.07
+    assert all(float(row["told"]) <= 0.07 for row in coverage.script.committed("starts"))
+
+
 def test_the_pages_have_the_committed_rows(coverage: Coverage, root: Path) -> None:
     rows, powers = coverage.script.committed("coverage"), coverage.script.committed("power")
     assert (coverage.script.RESULTS / "coverage.md").read_text() == coverage.script.page(
@@ -170,3 +196,13 @@ def test_what_the_document_says_of_coverage_is_what_was_measured(
         for kind in ("paired", "independent")
     )
     assert f"at least {paired} (paired) and {independent} (independent) with ten seeds" in text
+
+    def most(file: str, name: str) -> str:
+        rows = [r for r in coverage.script.committed(file) if float(r["difference"]) == 0.0]
+        return f"{100 * max(float(row[name]) for row in rows):.0f}"
+
+    hindsight, out = most("verdicts", "worse in hindsight"), most("verdicts", "better held out")
+    assert f"would be wrong in up to {hindsight} percent of the cases" in text
+    assert f"*better* read held out in up to {out} percent" in text
+    assert f"in up to {most('looks', 'told at 95 percent each')} of 100 cases" in text
+    assert f"at most {most('looks', 'first at 95 percent')} percent" in text

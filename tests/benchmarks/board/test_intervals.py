@@ -18,12 +18,15 @@ from trimtab.benchmarks.board.intervals.interquartile import iqm_interval
 from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.intervals.means import difference_interval, mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
+from trimtab.benchmarks.board.intervals.runs import start_variance
 from trimtab.benchmarks.board.stats import Interval
 from trimtab.errors import TrimtabError
 
 
-def runs_of(means: list[float], episodes: int = 8) -> list[np.ndarray]:
-    noise = np.random.default_rng(0).normal(size=(len(means), episodes))
+def runs_of(means: list[float]) -> list[np.ndarray]:
+    """Runs with these means. Each has another number of episodes, so they share no starts."""
+    rng = np.random.default_rng(0)
+    noise = [rng.normal(size=8 + number) for number in range(len(means))]
     return [mean + row - row.mean() for mean, row in zip(means, noise, strict=True)]
 
 
@@ -66,10 +69,10 @@ def test_a_difference_from_one_seed_takes_that_seeds_episodes() -> None:
 
 
 def test_equal_gains_leave_the_episodes_to_be_unsure_of() -> None:
-    runs = runs_of([1.0, 2.0, 3.0])
+    runs = [*np.random.default_rng(0).normal(size=(3, 8))]
     left, right = {k: run + 0.5 for k, run in enumerate(runs)}, dict(enumerate(runs))
     value, low, high = difference_interval(left, right)
-    noise = math.sqrt(sum(2 * run.var(ddof=1) / 8 for run in runs)) / 3
+    noise = math.sqrt(sum(2 * run.var(ddof=1) / len(run) for run in runs)) / 3
     assert value == pytest.approx(0.5)
     assert high - value == pytest.approx(value - low) == pytest.approx(4.302653 * noise, rel=1e-5)
 
@@ -93,7 +96,7 @@ def test_seeds_that_all_succeed_leave_a_width() -> None:
 
 def test_a_success_rate_counts_as_many_episodes_as_its_seeds_vary() -> None:
     """Seeds at 0.2, 0.5 and 0.8: Wilson with p (1 - p) / v episodes, solved by brute force."""
-    runs = [np.repeat([1.0, 0.0], [k, 50 - k]) for k in (10, 25, 40)]
+    runs = [np.repeat([1.0, 0.0], [k, n - k]) for k, n in ((10, 50), (30, 60), (32, 40))]
     variance = np.var([0.2, 0.5, 0.8], ddof=1) / 3
     quantile, episodes = scipy.stats.t.ppf(0.975, 2), 0.25 / variance
 
@@ -104,6 +107,43 @@ def test_a_success_rate_counts_as_many_episodes_as_its_seeds_vary() -> None:
     assert value == pytest.approx(0.5)
     assert low == pytest.approx(brentq(outside, 0.0, 0.5))
     assert high == pytest.approx(brentq(outside, 0.5, 1.0))
+
+
+def test_the_variance_of_shared_starts_is_that_of_the_two_way_table() -> None:
+    """By loops; and of runs in starts of their own it is none on average."""
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(4, 1)) + 2.0 * rng.normal(size=6) + rng.normal(size=(4, 6))
+    grand = table.mean()
+    of_starts = sum((table[:, e].mean() - grand) ** 2 for e in range(6)) * 4 / 5
+    residual = sum(
+        (table[r, e] - table[r].mean() - table[:, e].mean() + grand) ** 2
+        for r in range(4)
+        for e in range(6)
+    ) / (3 * 5)  # fmt: skip
+    known = (of_starts - residual) / 24
+    assert start_variance([*table], freedom=5.0) == pytest.approx(known)
+    quantiles = scipy.stats.t.ppf(0.975, [5, 3])
+    assert start_variance([*table]) == pytest.approx(known * (quantiles[0] / quantiles[1]) ** 2)
+    # A start's own variance is 4, and there are six of them.
+    drawn = [
+        start_variance([*(2.0 * rng.normal(size=6) + rng.normal(size=(4, 6)))], freedom=5.0)
+        for _ in range(2000)
+    ]
+    assert np.mean(drawn) == pytest.approx(4 / 6, rel=0.06)
+    assert start_variance([table[0], table[1, :5]]) == start_variance([table[0]]) == 0.0
+
+
+def test_an_interval_counts_starts_that_all_runs_share() -> None:
+    """Three runs that agree in every start know no more than one: t of the starts, not of runs."""
+    scores = np.random.default_rng(4).normal(size=40)
+    shifts = np.array([-1e-6, 0.0, 1e-6])
+    value, low, high = mean_interval([scores + shift for shift in shifts])
+    half = scipy.stats.t.ppf(0.975, 39) * scores.std(ddof=1) / math.sqrt(40)
+    assert (value, high - value) == pytest.approx((scores.mean(), half), rel=1e-4)
+    sides = [dict(enumerate([side + shift for shift in shifts])) for side in (scores, 0 * scores)]
+    sides[1] = {seed: 0.5 * run for seed, run in sides[1].items()}
+    value, low, high = difference_interval(*sides)
+    assert high - value == pytest.approx(half, rel=1e-4)
 
 
 def test_a_difference_of_rates_is_newcombes_published_example() -> None:
@@ -163,7 +203,10 @@ def test_sides_exchanged_mirror_the_probability() -> None:
 
 
 def test_one_environment_is_its_own_aggregate() -> None:
-    runs = [np.repeat([1.0, 0.0], [k, 50 - k]) for k in (30, 41, 47)]
+    # An aggregate does not know the episodes, and so counts no starts; here they tell of none.
+    starts = np.random.default_rng(1).permuted(np.tile(np.arange(50), (3, 1)), axis=1)
+    runs = [(row < k).astype(np.float64) for row, k in zip(starts, (30, 41, 47), strict=True)]
+    assert start_variance(runs) == 0.0
     found = aggregate_intervals([np.array([0.6, 0.82, 0.94])], [[50] * 3])
     assert found.mean == pytest.approx(mean_interval(runs, rate=True))
     assert found.mean == found.median == found.iqm

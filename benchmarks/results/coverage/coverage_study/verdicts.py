@@ -39,93 +39,109 @@ Row = dict[str, Any]
 
 
 def verdict_rows(draws: int) -> Iterator[Row]:
-    """Yield how often each verdict is given, and how often intervals hold the truth.
-
-    ``difference`` is that to the truly best control, the same on every task; where the row says so,
-    tasks differ around it. ``better held out`` and ``worse in hindsight`` are what the other
-    reading of the controls would have given.
-    """
+    """Yield :func:`verdict_row` of every situation."""
     for contests, seeds in ((5, 3), (10, 3), (10, 5)):
         for controls in CONTROLS:
             for difference in (-0.1, 0.0, 0.1):
-                rng = np.random.default_rng(
-                    [contests, seeds, len(controls), round(100 * difference + 50)]
-                )
-                counts = dict.fromkeys(
-                    (*NAMES, "better held out", "worse in hindsight", "new task"), 0
-                )
-                for _ in range(draws):
-                    both = drawn(rng, contests, seeds, CONTROLS[controls], difference)
-                    below, above = (contest_interval(side) for side in both)
-                    counts[verdict_of(below.low, above.high)] += 1
-                    counts["better held out"] += above.low > 0
-                    counts["worse in hindsight"] += below.high < 0
-                    tasks = rng.normal(0.0, BETWEEN_TASKS, contests)
-                    moved = [
-                        Contrast(one.value + task, one.variance, one.freedom)
-                        for one, task in zip(both[1], tasks, strict=True)
-                    ]
-                    new = new_contest_interval(moved)
-                    counts["new task"] += new.low <= difference <= new.high
-                yield {
-                    "contests": contests, "seeds": seeds, "controls": controls,
-                    "difference": difference, **shares(counts, draws),
-                }  # fmt: skip
+                yield verdict_row(contests, seeds, controls, difference, draws)
+
+
+def verdict_row(contests: int, seeds: int, controls: str, difference: float, draws: int) -> Row:
+    """Return how often each verdict is given, and how often the interval on a new task holds.
+
+    ``difference`` is that to the truly best control, the same on every task; for the interval on a
+    new task, tasks differ around it. ``better held out`` and ``worse in hindsight`` are what the
+    other reading of the controls would have given.
+    """
+    rng = np.random.default_rng([contests, seeds, len(controls), round(100 * difference + 50)])
+    counts = dict.fromkeys((*NAMES, "better held out", "worse in hindsight", "new task"), 0)
+    for _ in range(draws):
+        both = drawn(rng, contests, seeds, CONTROLS[controls], difference)
+        below, above = (contest_interval(side) for side in both)
+        counts[verdict_of(below.low, above.high)] += 1
+        counts["better held out"] += above.low > 0
+        counts["worse in hindsight"] += below.high < 0
+        tasks = rng.normal(0.0, BETWEEN_TASKS, contests)
+        moved = [
+            Contrast(one.value + task, one.variance, one.freedom)
+            for one, task in zip(both[1], tasks, strict=True)
+        ]
+        new = new_contest_interval(moved)
+        counts["new task"] += new.low <= difference <= new.high
+    return {
+        "contests": contests, "seeds": seeds, "controls": controls, "difference": difference,
+        **shares(counts, draws),
+    }  # fmt: skip
 
 
 def look_rows(draws: int) -> Iterator[Row]:
-    """Yield how often a plan of several looks ends with each verdict, and what one a look errs."""
+    """Yield :func:`look_row` of every situation."""
     for controls in CONTROLS:
         for difference in (0.0, 0.1):
-            rng = np.random.default_rng([len(controls), round(100 * difference)])
-            counts = dict.fromkeys((*NAMES, "told at 95 percent each", "first at 95 percent"), 0)
-            seeds_used = 0
-            for _ in range(draws):
-                every = runs(rng, 5, LOOKS[-1], CONTROLS[controls], difference)
-                told, loose = "not told yet", []
-                for look in LOOKS:
-                    both = contrasts(every, look)
-                    found = {
-                        confidence: verdict_of(
-                            contest_interval(both[0], confidence).low,
-                            contest_interval(both[1], confidence).high,
-                        )
-                        for confidence in (0.95, confidence_at(shares_of(LOOKS, look)))
-                    }
-                    loose.append(found[0.95] in ("better", "worse"))
-                    if told == "not told yet":
-                        told = found[confidence_at(shares_of(LOOKS, look))]
-                        seeds_used += look - max((0, *(x for x in LOOKS if x < look)))
-                counts[told] += 1
-                counts["told at 95 percent each"] += any(loose)
-                counts["first at 95 percent"] += loose[0] or told in ("better", "worse")
-            yield {
-                "controls": controls, "difference": difference, **shares(counts, draws),
-                "mean seeds": seeds_used / draws,
-            }  # fmt: skip
+            yield look_row(controls, difference, draws)
+
+
+def look_row(controls: str, difference: float, draws: int) -> Row:
+    """Return how often a plan of several looks ends with each verdict.
+
+    ``told at 95 percent each`` is how often one of the looks would have told a difference at that
+    confidence, ``first at 95 percent`` how often the plan does if its first look asks for no more.
+    """
+    rng = np.random.default_rng([len(controls), round(100 * difference)])
+    counts = dict.fromkeys((*NAMES, "told at 95 percent each", "first at 95 percent"), 0)
+    seeds_used = 0
+    for _ in range(draws):
+        every = runs(rng, 5, LOOKS[-1], CONTROLS[controls], difference)
+        told, loose, before = "not told yet", [], 0
+        for look in LOOKS:
+            both = contrasts(every, look)
+            strict = confidence_at(shares_of(LOOKS, look))
+            found = {
+                confidence: verdict_of(
+                    contest_interval(both[0], confidence).low,
+                    contest_interval(both[1], confidence).high,
+                )
+                for confidence in (0.95, strict)
+            }
+            loose.append(found[0.95] in ("better", "worse"))
+            if told == "not told yet":
+                told = found[strict]
+                seeds_used += look - before
+            before = look
+        counts[told] += 1
+        counts["told at 95 percent each"] += any(loose)
+        counts["first at 95 percent"] += loose[0] or told in ("better", "worse")
+    return {
+        "controls": controls, "difference": difference, **shares(counts, draws),
+        "mean seeds": seeds_used / draws,
+    }  # fmt: skip
 
 
 def start_rows(draws: int) -> Iterator[Row]:
-    """Yield how often a difference that is none is told, where all runs share their starts.
-
-    A success is that of a normal variable above 0. ``share`` of its variance belongs to the start,
-    half of that to both methods alike; 0.1 belongs to the seed, half of that to both, too.
-    """
+    """Yield :func:`start_row` of every situation."""
     for share in (0.0, 0.2, 0.4, 0.7):
         for contests, seeds in ((1, 3), (1, 10), (5, 3), (10, 5)):
-            rng = np.random.default_rng([round(10 * share), contests, seeds])
-            counts = {"told": 0, "told by seeds alone": 0}
-            for _ in range(draws):
-                every = [started(rng, seeds, share) for _ in range(contests)]
-                for name, drawn_ in (
-                    ("told", every),
-                    ("told by seeds alone", [one.mean(1) for one in every]),
-                ):
-                    found = contest_interval([paired(one) for one in drawn_])
-                    counts[name] += verdict_of(found.low, found.high) in ("better", "worse")
-            yield {
-                "share": share, "contests": contests, "seeds": seeds, **shares(counts, draws),
-            }  # fmt: skip
+            yield start_row(share, contests, seeds, draws)
+
+
+def start_row(share: float, contests: int, seeds: int, draws: int) -> Row:
+    """Return how often a difference that is none is told, where all runs share their starts.
+
+    A success is that of a normal variable above 0. ``share`` of its variance belongs to the start,
+    half of that to both methods alike; 0.1 belongs to the seed, half of that to both, too. ``told
+    by seeds alone`` is without the variance of the starts.
+    """
+    rng = np.random.default_rng([round(10 * share), contests, seeds])
+    counts = {"told": 0, "told by seeds alone": 0}
+    for _ in range(draws):
+        every = [started(rng, seeds, share) for _ in range(contests)]
+        for name, scores in (
+            ("told", every),
+            ("told by seeds alone", [one.mean(1) for one in every]),
+        ):
+            found = contest_interval([paired(one) for one in scores])
+            counts[name] += verdict_of(found.low, found.high) in ("better", "worse")
+    return {"share": share, "contests": contests, "seeds": seeds, **shares(counts, draws)}
 
 
 def started(rng: np.random.Generator, seeds: int, share: float) -> Array:
