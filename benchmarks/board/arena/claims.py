@@ -17,16 +17,20 @@ from scipy.stats import t as student
 
 from trimtab.benchmarks.board.arena.claim_list import Claim
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
+from trimtab.benchmarks.board.arena.sides import (
+    Scores,
+    Sides,
+    best_means,
+    contrast,
+    control_contrasts,
+    means_of,
+)
 from trimtab.benchmarks.board.data_contests import DataContest, DataScores
 from trimtab.benchmarks.board.intervals.contests import (
     Contrast,
     contest_error,
     contest_interval,
-    held_out,
-    hindsight,
     new_contest_interval,
-    paired,
-    unpaired,
 )
 from trimtab.benchmarks.board.intervals.improvement import improvement_interval
 from trimtab.benchmarks.board.intervals.looks import confidence_at, shares_of
@@ -38,8 +42,6 @@ from trimtab.benchmarks.core.numerals import number_text
 __all__ = ["Finding", "find", "to_markdown"]
 
 Pair = tuple[Contest, ArenaRow, ArenaRow]
-Scores = Mapping[int, Array]
-"""For each seed the scores of the run's episodes ``[E]``, or one number that is no episode's."""
 _READING = """\
 Made by `python scripts/publish.py claims` from the rows of the arena, `offline` and
 `offline-to-online` below `benchmarks/results/`; [statistics](../../docs/statistics.md) has the
@@ -94,25 +96,6 @@ class Finding:
     missing: str = ""
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """A method beside others in one contest, or in contests that share a run.
-
-    Attributes:
-        task: the task.
-        ours: the method's scores.
-        others: those of the method that it is compared with, or of each control.
-        rate: whether scores are rates of success.
-        seconds: what one more seed of all of them costs.
-    """
-
-    task: str
-    ours: Scores
-    others: Mapping[str, Scores]
-    rate: bool
-    seconds: float
-
-
 def find(
     claims: Sequence[Claim], arena: Arena, data: Mapping[str, Sequence[DataContest]] | None = None
 ) -> list[Finding]:
@@ -164,7 +147,7 @@ def _shown(claim: Claim, pairs: Sequence[Pair]) -> list[str]:
 def _shown_value(claim: Claim, row: ArenaRow) -> Any:
     """Return a row's number: of all seeds, or the mean of those that the claim is judged by."""
     scores = _per_seed(claim, row)
-    return float(_means(scores).mean()) if claim.seeds else getattr(row, claim.measure)
+    return float(means_of(scores).mean()) if claim.seeds else getattr(row, claim.measure)
 
 
 def _independent(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -177,7 +160,7 @@ def _independent(pairs: Sequence[Pair]) -> list[list[Pair]]:
     return list(groups.values())
 
 
-def _sides(claim: Claim, group: Sequence[Pair]) -> _Sides:
+def _sides(claim: Claim, group: Sequence[Pair]) -> Sides:
     """Return both methods' scores in a group of contests: each seed's mean over the bases."""
 
     def scores(rows: Sequence[ArenaRow]) -> Scores:
@@ -186,7 +169,7 @@ def _sides(claim: Claim, group: Sequence[Pair]) -> _Sides:
         return {seed: np.mean([run[seed] for run in runs], axis=0) for seed in sorted(shared)}
 
     contest, ours, theirs = group[0]
-    return _Sides(
+    return Sides(
         contest.task,
         scores([one for _, one, _ in group]),
         {theirs.method: scores([one for _, _, one in group])},
@@ -195,58 +178,17 @@ def _sides(claim: Claim, group: Sequence[Pair]) -> _Sides:
     )
 
 
-def _contrast(sides: _Sides, differences: Array | None = None) -> Contrast | None:
-    """Return a contest's contrast, in success or as a share of the others' return.
-
-    Args:
-        sides: the sides.
-        differences: ``[n, E]``; None: those to the one other method that there is.
-    """
-    others = [*sides.others.values()]
-    own, level = (float(side.mean()) for side in (_means(sides.ours), _best_means(sides.others)))
-    unit = 1.0 if sides.rate else max(abs(level), 1e-12)
-    if differences is None:
-        (theirs,) = others
-        seeds = sorted(sides.ours.keys() & theirs.keys())
-        if len(seeds) < 2:
-            ours, other = (_means(side) / unit for side in (sides.ours, theirs))
-            return unpaired(ours, other) if min(len(ours), len(other)) > 1 else None
-        differences = np.array([sides.ours[seed] - theirs[seed] for seed in seeds])
-    if len(differences) < 2:
-        return None
-    least = 0.0
-    if sides.rate and differences.shape[1] > 1:
-        least = sum(_binomial(rate, differences.size) for rate in (own, level))
-    return paired(differences / unit, least, sides.task)
-
-
-def _means(scores: Scores) -> Array:
-    """Return the mean score of each seed."""
-    return np.array([run.mean() for run in scores.values()])
-
-
-def _best_means(others: Mapping[str, Scores]) -> Array:
-    """Return the means of the one other method, or of the control with the highest one."""
-    return max((_means(one) for one in others.values()), key=lambda means: float(means.mean()))
-
-
-def _binomial(rate: float, episodes: int) -> float:
-    """Return the variance of a rate, two successes and two failures added (Agresti 1998)."""
-    added = (rate * episodes + 2) / (episodes + 4)
-    return added * (1 - added) / (episodes + 4)
-
-
-def _judged(claim: Claim, sides: Sequence[_Sides], shown: Sequence[str]) -> Finding:
-    """Return what the seeds of a method beside another, or beside controls, say."""
+def _judged(
+    claim: Claim, sides: Sequence[Sides], shown: Sequence[str], *, control: bool = False
+) -> Finding:
+    """Return what the seeds of a method beside another say, or beside the best of controls."""
     every = [one for one in sides if one.ours and all(one.others.values())]
-    if claim.kind == "control":
-        readings = [
-            [_contrast(one, read(one.ours, one.others)) for one in every]
-            for read in (hindsight, held_out)
-        ]
-    else:
-        readings = [[_contrast(one) for one in every]] * 2
-    below, above = ([one for one in reading if one is not None] for reading in readings)
+    below: list[Contrast] = []
+    above: list[Contrast] = []
+    for one in every:
+        first, second = control_contrasts(one) if control else (contrast(one),) * 2
+        below += [first] if first is not None else []
+        above += [second] if second is not None else []
     if not below or not above:
         return Finding(claim, "not told yet", "; ".join(shown) or "no contest has both", len(every))
     seeds = float(np.mean([one.freedom + 1 for one in below]))
@@ -254,9 +196,8 @@ def _judged(claim: Claim, sides: Sequence[_Sides], shown: Sequence[str]) -> Find
     low, high = (contest_interval(side, confidence) for side in (below, above))
     told = verdict_of(low.low, high.high, claim.margin)
     low, high = (contest_interval(side) for side in (below, above))  # shown as all others are
-    control = claim.kind == "control"
     better = improvement_interval(
-        [_means(one.ours) for one in every], [_best_means(one.others) for one in every]
+        [means_of(one.ours) for one in every], [best_means(one.others) for one in every]
     )
     return Finding(
         claim, told, "; ".join(shown), len(every),
@@ -280,7 +221,7 @@ def _p_value(contrasts: Sequence[Contrast], side: int = 0) -> float:
 
 def _missing_seeds(
     claim: Claim,
-    sides: Sequence[_Sides],
+    sides: Sequence[Sides],
     below: Sequence[Contrast],
     above: Sequence[Contrast],
     seeds: float,
@@ -332,7 +273,7 @@ def _most(claim: Claim, arena: Arena) -> Finding:
     if not pairs:
         return Finding(claim, "not told yet", "no contest has both", 0)
     means = [
-        [float(_means(scores).mean()) for scores in (one.ours, one.others[claim.than])]
+        [float(means_of(scores).mean()) for scores in (one.ours, one.others[claim.than])]
         for one in (_sides(claim, group) for group in _independent(pairs))
     ]
     higher = sum(ours > theirs for ours, theirs in means)
@@ -367,7 +308,7 @@ def _control(claim: Claim, arena: Arena) -> Finding:
 
     def best(contest: Contest, ours: ArenaRow) -> str | None:
         levels = {
-            name: float(_means(scores).mean())
+            name: float(means_of(scores).mean())
             for name, row in controls(contest).items()
             if (scores := _per_seed(picking, row))
         }
@@ -381,8 +322,8 @@ def _control(claim: Claim, arena: Arena) -> Finding:
         scores = {name: _per_seed(claim, row) for name, row in rows.items()}
         seconds = ours.seconds + sum(row.seconds for row in rows.values())
         rate = contest.metric == "success"
-        sides.append(_Sides(contest.task, _per_seed(claim, ours), scores, rate, seconds))
-    return _judged(claim, sides, _shown(claim, pairs))
+        sides.append(Sides(contest.task, _per_seed(claim, ours), scores, rate, seconds))
+    return _judged(claim, sides, _shown(claim, pairs), control=True)
 
 
 def _sooner(claim: Claim, arena: Arena) -> Finding:
@@ -462,8 +403,8 @@ def _data_higher(claim: Claim, contests: Sequence[DataContest]) -> Finding:
         scores = [_of_seeds(one, claim.measure) for one in (ours, theirs)]
         rate = contest.metric == "success"
         seconds = ours.seconds + theirs.seconds
-        sides.append(_Sides(contest.task, scores[0], {claim.than: scores[1]}, rate, seconds))
-        texts = [contest.mean_text(_means(one)) if one else "none" for one in scores]
+        sides.append(Sides(contest.task, scores[0], {claim.than: scores[1]}, rate, seconds))
+        texts = [contest.mean_text(means_of(one)) if one else "none" for one in scores]
         shown.append(f"{contest.task} {' against '.join(texts)}")
     return _judged(claim, sides, shown)
 

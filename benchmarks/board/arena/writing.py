@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from trimtab.benchmarks.board.arena.differences import FOREST, Difference, differences, draw
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.baselines import FROZEN
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
@@ -15,7 +16,7 @@ from trimtab.files import atomic_write_text
 __all__ = ["FILES", "to_csv", "to_curves_csv", "to_markdown", "write"]
 
 FILES = ("arena.md", "arena.csv", "curves.csv")
-"""What is written."""
+"""The tables that are written; beside them there is a picture, where there is something to draw."""
 
 READING = """\
 Every method of a contest that has a gain starts from the same frozen policies, one a seed; one
@@ -37,6 +38,12 @@ not in the same contests by what the best control has there. **Best per task** t
 method's settings in each contest, by the same episodes, so it flatters a little; **tuning
 episodes** are the training episodes of all these settings."""
 
+DIFFERENCES = """\
+The mean difference of success to the best control of each contest, paired by seed, over all
+contests with sparse rewards that a method is in. In hindsight the control is the best by all seeds,
+held out each seed's is the best by the other seeds; *better* is read off the first and *worse* off
+the second. The last interval is for one more task like these. `differences.png` draws them."""
+
 _INTERVALS = ("score", "gain", "control_gain")
 """Columns that are an interval: an estimate with two ends."""
 
@@ -47,6 +54,9 @@ def to_markdown(arena: Arena) -> str:
     if arena.overall:
         parts += ["## Over all contests scored by success", OVERALL]
         parts += [markdown_table(_overall(arena))]
+    if found := differences(arena):
+        parts += ["## Beside the best control", DIFFERENCES]
+        parts += [markdown_table([_difference_cells(row) for row in found])]
     for contest in arena.contests:
         parts += [f"## {contest.task}, from a {contest.base} policy"]
         parts += [f"`{contest.env}`, scored by {contest.metric}."]
@@ -67,6 +77,17 @@ def _overall(arena: Arena) -> list[dict[str, str]]:
         }
         for row in arena.overall
     ]
+
+
+def _difference_cells(row: Difference) -> dict[str, str]:
+    return {
+        "Method": row.method,
+        "Contests": str(row.contests),
+        "Verdict": row.verdict,
+        "In hindsight [95%]": row.hindsight.text(signed=True),
+        "Held out [95%]": row.held_out.text(signed=True),
+        "On a new task [95%]": row.new_task.text(signed=True),
+    }
 
 
 def _cells(contest: Contest, row: ArenaRow) -> dict[str, str]:
@@ -139,7 +160,9 @@ def to_curves_csv(arena: Arena) -> str:
 
 
 def write(arena: Arena, folder: Path) -> dict[str, Path]:
-    """Write ``arena.md``, ``arena.csv`` and ``curves.csv``; return their paths by name."""
+    """Write ``arena.md``, ``arena.csv``, ``curves.csv`` and the picture; return paths by name."""
+    if found := differences(arena):
+        draw(found, folder / FOREST)
     texts = dict(zip(FILES, (to_markdown(arena), to_csv(arena), to_curves_csv(arena)), strict=True))
     for name, text in texts.items():
         atomic_write_text(folder / name, text)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.board.arena import figure, writing
+from trimtab.benchmarks.board.arena.differences import FOREST, differences
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow
 from trimtab.benchmarks.board.arena.table import area_under, build, worst_drop
 from trimtab.benchmarks.board.intervals.means import difference_interval
@@ -190,6 +191,26 @@ def test_files_have_every_row_and_evaluation(arena: Arena, tmp_path: Path) -> No
     assert text.count("\n| dsrl_sac") == 3 and "zero_noise" in text
     figure.draw(arena, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_differences_are_over_the_contests_of_a_method(arena: Arena, tmp_path: Path) -> None:
+    assert differences(arena) == []  # one contest alone has no difference over several
+    other = replace(arena.contests[0], task="y")
+    rows = tuple(
+        replace(row, episode_scores=(np.ones(10), np.ones(10))) if row.method == "dsrl_sac" else row
+        for row in other.rows
+    )
+    two = replace(arena, contests=(*arena.contests, replace(other, rows=rows)))
+    wide, plain = differences(two)
+    assert (wide.method, plain.method) == ("dsrl_sac (wide)", "dsrl_sac")
+    # On x 0.9 and 1.0 less zero noise's 0.6 and 0.7; on y 1.0 and 1.0 less those.
+    assert plain.hindsight.value == pytest.approx((0.3 + 0.35) / 2)
+    assert (plain.contests, plain.new_task.value) == (2, pytest.approx(0.325))
+    assert (plain.verdict == "better") == (plain.hindsight.low > 0)
+    paths = writing.write(two, tmp_path)
+    text = paths["arena.md"].read_text()
+    assert "| dsrl_sac (wide) | 2 | " in text.partition("## Beside the best control")[2]
+    assert (tmp_path / FOREST).stat().st_size > 5_000
 
 
 def test_a_run_without_rows_is_one_line() -> None:
