@@ -76,6 +76,9 @@ COMMANDS: dict[str, Command] = {
             "only": Setting(
                 "", "runs to carry out, with their bases, such as doors-*,push-flow; default: all"
             ),
+            "device": Setting(
+                "", "of torch in all runs, such as cuda, which they share; default: the suite's own"
+            ),
             "format": FORMAT,
         },
         within=("launcher.",),

@@ -139,6 +139,7 @@ def load_suite(
     seeds: Sequence[int] | None = None,
     scale: str | None = None,
     only: Sequence[str] = (),
+    device: str | None = None,
 ) -> Suite:
     """Read a suite's file.
 
@@ -149,6 +150,7 @@ def load_suite(
         scale: which of the suite's scales, lists of words that every run gets; None for the first.
         only: names of runs, or patterns with ``*``: only these runs and their bases are kept; none:
             all runs.
+        device: of torch in all runs; None for what the suite says.
 
     Raises:
         TrimtabError: if there is no such suite, scale or run, it is no suite, or its bases do not
@@ -167,6 +169,7 @@ def load_suite(
     }
     common = [*document.get("common", []), *scaled.get("words", [])]
     places = [f"suite_name={name}", f"out={quoted(runs)}"]
+    on_device = [f"device={quoted(device)}"] if device else []
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
     jobs: list[Job] = []
     for run, description in described.items():
@@ -192,7 +195,11 @@ def load_suite(
             Job(
                 name=run,
                 seed=seed,
-                overrides=(*_with_own_files(source, [*common, *places, *words]), f"seed={seed}"),
+                overrides=(
+                    *_with_own_files(source, [*common, *places, *words]),
+                    *on_device,
+                    f"seed={seed}",
+                ),
                 base=base,
                 seconds=float(description["seconds"]) if "seconds" in description else None,
                 place=description.get("place", {}),

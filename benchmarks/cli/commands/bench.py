@@ -56,6 +56,7 @@ def bench(
     scale: str,
     seeds: str,
     only: str,
+    device: str,
     format: str,
     action: str = "run",
     overrides: Sequence[str] = (),
@@ -70,7 +71,12 @@ def bench(
     if only and not chosen:
         raise TrimtabError(f"only={only}: names no run; leave it out for all runs")
     loaded = load_suite(
-        suite, runs, _whole_numbers(seeds) if seeds else None, scale or None, chosen
+        suite,
+        runs,
+        _whole_numbers(seeds) if seeds else None,
+        scale or None,
+        chosen,
+        device or None,
     )
     for asked in loaded.tables:
         if asked not in FURTHER:
@@ -84,7 +90,7 @@ def bench(
         _print_plan(estimate_suite(loaded, Path(runs), _done(folder)), workers, format)
         return 0
     where = chosen_launcher(launcher, overrides)
-    chosen_by = {"suite": suite, "scale": scale, "only": only}
+    chosen_by = {"suite": suite, "scale": scale, "only": only, "device": device}
     command = command_line("bench", *(f"{key}={word}" for key, word in chosen_by.items() if word))
     console = Console(stderr=True, markup=False)
     _check_place(folder, loaded)

@@ -89,6 +89,12 @@ def bench(place: Path, *words: str) -> tuple[int, str, str]:
     return ended.value.code, shown.getvalue(), told.getvalue()
 
 
+def test_all_runs_may_have_another_device() -> None:
+    jobs = load_suite("arena", "runs", device="cuda").jobs
+    assert all("device='cuda'" in job.overrides for job in jobs), jobs[0].overrides
+    assert not any("cuda" in str(job.overrides) for job in load_suite("arena", "runs").jobs)
+
+
 def test_bench_writes_everything_and_then_has_nothing_to_do(place: Path) -> None:
     done = bench_apart(place)
     assert done.returncode == 0, done.stderr
@@ -108,6 +114,10 @@ def test_bench_writes_everything_and_then_has_nothing_to_do(place: Path) -> None
     code, shown, told = bench(place, "format=json")
     assert code == 0, told
     assert json.loads(shown)
+    code, shown, told = bench(place, "device=cpu")  # where it runs is not what a run is
+    assert code == 0 and "nothing to do" in shown, told
+    code, shown, told = bench(place, "device=abacus")
+    assert code == 2 and "device=abacus" in told and told.count("\n") == 1
 
     # What says that all is done follows from the runs: a damaged one is written again.
     note = out / "suite.json"
