@@ -30,7 +30,8 @@ environments of 300 to 400 decisions, minibatches of 7500 to 10000 pairs, 10 epo
 0.001, V alone in the first 2 rollouts, gamma 0.999.
 
 Deviations from the public code: a time limit ends the sum of advantages (there: only a true end
-does); the scale of returns has the run's discount (there: 0.99); no early stop at a KL of 1, which
+does); the scale of returns has the run's discount (there: 0.99) and the variance of all returns so
+far (there: a sample's, from a count of 1e-4 on); no early stop at a KL of 1, which
 hardly ever happens; V has SiLU in place of Mish, and no residual blocks; evaluation does not reset
 the training environments.
 """

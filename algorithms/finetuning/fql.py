@@ -22,6 +22,7 @@ Deviations from the authors' code:
 - flow and networks are those of this suite: the run's policy or base, which may also be a diffusion
   policy with DDIM; widths of 256 and critics with ReLU after layer normalisation (there: four
   layers of 512, GELU, normalisation after it). Losses of the critics are summed (there: averaged);
+- the target critics move after the critics' step (there: before it, to their weights so far);
 - chunks, as in QC: one update and one discount for each decision (there: for each step), and a
   chunk that its episode cut short stays, its missing actions being those of pi (there: left out).
 """

@@ -14,7 +14,9 @@ drawn towards it, and how much its mirror image in the old velocity:
 An adaptation (``faithful`` is False): the paper tunes models of pictures by given rewards. Here a
 state is a prompt, a group is some samples of the slow actor at a replayed state, and their reward
 is the value of a critic learned off-policy (see ``group_actor_critic``; time runs from noise to
-action). Published for pictures: groups of 24, a learning rate of 3e-4, c 1e-4, b 1 or 0.1.
+action). Published for pictures: groups of 24, a learning rate of 3e-4, c 1e-4, b 1 or 0.1; their
+code also bounds the gradient's norm by 1, has a weight decay of 1e-4 and judges an average of the
+weights with a rate of 0.9.
 
 Besides: A is divided by its own deviation over the batch (there: by that of all rewards),
 as values of different states differ by more than those of different actions; one level t is drawn

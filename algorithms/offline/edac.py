@@ -19,7 +19,8 @@ Online it goes on with the same losses, on what the run gathers by sampling pi a
 ``offline_share``, on the data.
 
 Deviations: one pass of the actor serves temperature and actor (there: a sample each, from the same
-weights); rewards are the task's own (there: standardised for hands).
+weights); rewards are the task's own (there: standardised for hands); the density of a squashed
+action is exact (there: 1e-6 is added within its logarithm).
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ Deviations from the authors' code:
   row of a batch is most of an update's time without an accelerator;
 - flow and critics are those of this suite: the run's policy or base, which may also be a diffusion
   policy; ReLU, layer normalisation before it, widths of 256 (there: four layers of 512, GELU,
-  normalisation after it). Loss of each critic: summed over them (there: averaged).
+  normalisation after it). Loss of each critic: summed over them (there: averaged);
+- the target critics move after the critics' step (there: before it, to their weights so far).
 """
 
 from __future__ import annotations
