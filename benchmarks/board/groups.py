@@ -33,7 +33,10 @@ __all__ = [
 ]
 
 Evaluations = dict[int, list[tuple[tuple[int, int], Array]]]
-"""For each seed its evaluations: (environment steps, updates), and the episodes' scores ``[E]``."""
+"""For each seed its evaluations: (environment steps, updates), and the episodes' scores ``[E]``.
+
+Scores are in the order of the episodes' starts, which runs with one ``eval_seed`` have in common.
+"""
 
 
 @dataclass
@@ -47,19 +50,19 @@ class Group:
     config_hash: str
     dataset: str | None = None
     label: str = ""
-    # By seed, then by (env_steps, updates): the scores of the episodes.
-    scores: dict[int, dict[tuple[int, int], list[float]]] = field(
+    # By seed, then by (env_steps, updates): each episode's seed, that of its start, and its score.
+    scores: dict[int, dict[tuple[int, int], list[tuple[int, float]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
 
     def evaluations(self) -> Evaluations:
         """Return for each seed its evaluations in the order in which they were made.
 
-        Scores are sorted, so that no number depends on the order of the rows.
+        Scores are sorted by their starts, so that no number depends on the order of the rows.
         """
         return {
             seed: [
-                (point, np.sort(np.array(points[point], np.float64)))
+                (point, np.array([score for _, score in sorted(points[point])], np.float64))
                 for point in sorted(points, key=lambda point: (sum(point), point))
             ]
             for seed, points in sorted(self.scores.items())
@@ -239,9 +242,11 @@ def grouped(
     """
     groups: dict[tuple[Any, ...], Group] = {}
     names = ("env", "algorithm", "policy", "base", "config_hash", "dataset", "seed", "env_steps",
-             "updates", "return", "success")  # fmt: skip
+             "updates", "eval_seed", "return", "success")  # fmt: skip
     columns = [table[name].to_pylist() for name in names]
-    for *key, dataset, seed, env_steps, updates, total, success in zip(*columns, strict=True):
+    for *key, dataset, seed, env_steps, updates, start, total, success in zip(
+        *columns, strict=True
+    ):
         group = groups.setdefault(tuple(key), Group(*key))
         score = float(success) if metrics[group.env] == "success" else total
         if not np.isfinite(score):
@@ -250,7 +255,7 @@ def grouped(
                 f"return of {score}; the run diverged, leave its folder out or run it again"
             )
         group.dataset = group.dataset or dataset
-        group.scores[seed][env_steps, updates].append(score)
+        group.scores[seed][env_steps, updates].append((start, score))
     ordered = [groups[key] for key in sorted(groups, key=lambda key: [str(part) for part in key])]
     for algorithm in dict.fromkeys(group.algorithm for group in ordered):
         family = [group for group in ordered if group.algorithm == algorithm]

@@ -40,6 +40,18 @@ class Sides:
     rate: bool
     seconds: float
 
+    def __post_init__(self) -> None:
+        """Take the mean of each run where runs have different numbers of episodes."""
+        sides = (self.ours, *self.others.values())
+        if len({len(run) for side in sides for run in side.values()}) > 1:
+            means = {name: _as_means(side) for name, side in self.others.items()}
+            object.__setattr__(self, "ours", _as_means(self.ours))
+            object.__setattr__(self, "others", means)
+
+
+def _as_means(scores: Scores) -> Scores:
+    return {seed: np.array([run.mean()]) for seed, run in scores.items()}
+
 
 def contrast(sides: Sides, differences: Array | None = None) -> Contrast | None:
     """Return a contest's contrast, in success or as a share of the others' return.

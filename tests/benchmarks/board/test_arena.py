@@ -15,7 +15,9 @@ from trimtab.benchmarks.board.arena import figure, writing
 from trimtab.benchmarks.board.arena.differences import FOREST, differences
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow
 from trimtab.benchmarks.board.arena.table import area_under, build, worst_drop
+from trimtab.benchmarks.board.groups import grouped
 from trimtab.benchmarks.board.intervals.means import difference_interval
+from trimtab.benchmarks.board.intervals.runs import start_variance
 from trimtab.benchmarks.training.rows import EpisodeRow, episodes_table
 from trimtab.types import TrimtabError
 
@@ -191,6 +193,16 @@ def test_files_have_every_row_and_evaluation(arena: Arena, tmp_path: Path) -> No
     assert text.count("\n| dsrl_sac") == 3 and "zero_noise" in text
     figure.draw(arena, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_scores_are_in_the_order_of_their_starts() -> None:
+    """Whatever the order of the rows: sorted by score, all runs would agree in their starts."""
+    rows = [row for row in rows_and_runs()[0] if row.algorithm == "frozen"]
+    mixed = [replace(row, success=row.eval_seed % 2 == row.seed) for row in rows[::-1]]
+    (group,) = grouped(episodes_table(mixed), {"gym/X-v0": "success"})
+    first, second = group.last()[0], group.last()[1]
+    assert first.tolist() == [1.0, 0.0] * 5 and second.tolist() == [0.0, 1.0] * 5
+    assert start_variance([first, second]) == 0.0 < start_variance([first, first])
 
 
 def test_differences_are_over_the_contests_of_a_method(arena: Arena, tmp_path: Path) -> None:

@@ -116,6 +116,17 @@ def test_runs_from_nothing_count_once() -> None:
     assert two.contests == 2 and two.better != one.better
 
 
+def test_runs_with_other_numbers_of_episodes_are_compared_by_their_means(arena: Arena) -> None:
+    contest = arena.contests[0]
+    fast, slow, zero = contest.rows
+    short = replace(slow, episode_scores=tuple(np.full(10, one) for one in slow.finals))
+    mixed = Arena((replace(contest, rows=(fast, short, zero)),), (), ("zero",))
+    for one in (claim("higher", "fast", "slow"), claim("control", "slow", "")):
+        found, known = (find([one], each)[0] for each in (mixed, arena))
+        assert found.difference is not None and known.difference is not None
+        assert found.difference.value == pytest.approx(known.difference.value)
+
+
 def test_a_claim_may_be_judged_by_some_of_the_seeds(arena: Arena) -> None:
     contest = arena.contests[0]
     ahead = row("late", (0.1, 0.2, 0.1, 0.9, 1.0), {0: 0.1}, "zero")
