@@ -26,8 +26,8 @@ from trimtab.benchmarks.board.intervals.contests import (
     contest_interval,
     held_out,
     hindsight,
-    new_contest_interval,
     paired,
+    tasks_interval,
 )
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
@@ -291,7 +291,7 @@ def test_the_differences_to_the_best_control_are_those_worked_out_by_hand(
         below.append(paired(hindsight(scores[method], controls)))
         above.append(paired(held_out(scores[method], controls)))
     assert len(above) == count
-    found = [contest_interval(below), contest_interval(above), new_contest_interval(above)[1:]]
+    found = [contest_interval(below), contest_interval(above), tasks_interval(above)[1:]]
     for numbers, by_hand in zip(found, known, strict=True):
         assert [*numbers] == pytest.approx([*by_hand], abs=0.0075)
 

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trimtab.benchmarks.board.arena.sides import Sides, contrast
 from trimtab.benchmarks.board.baselines import last_scores
 from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions
-from trimtab.benchmarks.board.intervals.contests import Contrast, paired, unpaired
 from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import Metric, decimals
 from trimtab.benchmarks.board.stats import Array, Interval
@@ -177,8 +177,8 @@ def compare(a: Side, b: Side, *, intervals: str = KINDS[0]) -> Comparison:
     told, needed = verdict_of(difference.low, difference.high, margin), None
     if not difference.is_given:
         told = "not told yet"
-    elif told == "not told yet" and min(len(ours), len(theirs)) > 1:
-        needed = seeds_to_tell([_contrast(ours, theirs)], margin=margin)
+    elif told == "not told yet":
+        needed = _missing_seeds(Sides(a.group.env, ours, {"b": theirs}, rate, 0.0))
     names = [side.group.label for side in (a, b)]
     if names[0] == names[1]:  # each is the only one of its folder, and named no further
         names = [a.word, b.word]
@@ -191,16 +191,11 @@ def compare(a: Side, b: Side, *, intervals: str = KINDS[0]) -> Comparison:
     return replace(found, sentence=_sentence(found, a, b))
 
 
-def _contrast(ours: Mapping[int, Array], theirs: Mapping[int, Array]) -> Contrast:
-    """Return the contrast of two sides, of two seeds each at least; paired by the same seeds."""
-    means, others = (np.array([run.mean() for run in side.values()]) for side in (ours, theirs))
-    if ours.keys() != theirs.keys():
-        return unpaired(means, others)
-    alike = all(len(ours[seed]) == len(theirs[seed]) for seed in ours)
-    lengths = {len(run) for run in ours.values()}
-    if not alike or len(lengths) > 1:
-        return paired(means - np.array([theirs[seed].mean() for seed in ours]))
-    return paired(np.array([ours[seed] - theirs[seed] for seed in ours]))
+def _missing_seeds(sides: Sides) -> int | None:
+    """Return how many seeds would tell it, more than there are; None if no number would."""
+    found = contrast(sides)
+    needed = None if found is None else seeds_to_tell([found])
+    return None if needed is None or found is None else max(needed, int(found.freedom) + 2)
 
 
 def _check_comparable(a: Side, b: Side) -> None:
@@ -259,7 +254,7 @@ def _missing(found: Comparison) -> str:
     if found.verdict != "not told yet":
         return ""
     if found.seeds_to_tell is None:
-        return "" if found.p_better is None else "No number of seeds that is worth it would tell. "
+        return ""
     return f"With {found.seeds_to_tell} seeds a side, it would be told in 4 of 5 cases. "
 
 

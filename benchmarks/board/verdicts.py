@@ -30,6 +30,8 @@ def verdict_of(low: float, high: float, margin: float = MARGIN) -> Verdict:
         high: upper end.
         margin: differences up to this are none; above 0.
     """
+    if not low < high:  # all equal, as returns of one seed copied: that tells of no spread
+        return "not told yet"
     if low > 0.0:
         return "better"
     if high < 0.0:
@@ -56,7 +58,8 @@ def seeds_to_tell(
         confidence: of the interval that will be read.
 
     Returns:
-        The number of seeds, or None if there is no finite one below ``MOST_SEEDS``.
+        The number of seeds, or None if not even ``MOST_SEEDS`` would, such as where the starts that
+        all seeds share leave too much.
     """
     contests = len(below)
     above = above or below

@@ -39,8 +39,8 @@ def make_training_envs(
 ) -> VectorEnv | TorchVectorEnv:
     """Make the environments that a run trains in, on its device if the simulator can.
 
-    With ``overlap`` they live in another process, whose global generators are seeded as foreign
-    code's are in this one.
+    With ``overlap`` they live in another process, whose global generators of NumPy and torch are
+    seeded as torch's are for foreign code in this one.
 
     Args:
         plan: the run's plan.

@@ -40,6 +40,9 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     same to the last bit, as arrays travel as their bytes. What the simulators draw from the global
     generators of NumPy and torch is drawn in that process, and a saved state holds where these are.
 
+    Gymnasium's ``AsyncVectorEnv`` and ``multiprocessing`` pickle what they send, and have no state
+    to resume from; here nothing is unpickled.
+
     An exception of the simulators' is one line here, a ``TrimtabError``.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ DATA_KINDS = ("higher", "keeps", "missing")
 """How a claim about a suite of data can be judged."""
 _BY_SEEDS = {"seeds": ("higher", "control"), "control_seeds": ("control",)}
 """Entries that choose seeds, with the kinds of claims about the arena that have them."""
+_COMPARED = ("higher", "control")
+"""Kinds of claims that have a difference, and so looks and a margin."""
 _NAMES, _NUMBER, _SEEDS = "list of names", "number above 0", "list of seeds"
 _FORMS = {
     "tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER, "margin": _NUMBER,
@@ -53,7 +56,7 @@ class Claim:
             written; empty for all. For claims about scores in the arena.
         control_seeds: for ``control``: the seeds by which the best control is picked; empty for
             all. Picked by the seeds that judge, a control has luck on its side.
-        margin: differences up to this are none: of success, or as a share of a return.
+        margin: differences up to this are none: of success, or as a share of the larger return.
         looks: numbers of seeds a contest at which it is read, at most four, rising; the last one
             is the largest budget. Empty: it is read once.
     """
@@ -120,6 +123,16 @@ def read_claims(path: Path) -> list[Claim]:
                 f"{path}: claim {number + 1}: looks: at most {MOST_LOOKS} rising numbers of seeds, "
                 f"each at least 2, not {[*claim.looks]}"
             )
+        if claim.kind not in _COMPARED and (claim.looks or claim.margin != MARGIN):
+            raise TrimtabError(
+                f"{path}: claim {number + 1}: looks and margin: only for claims of kind "
+                f"{' or '.join(_COMPARED)}"
+            )
+        if shared := {*claim.seeds} & {*claim.control_seeds}:
+            raise TrimtabError(
+                f"{path}: claim {number + 1}: control_seeds: {min(shared)} also judges (seeds); "
+                "the control must be picked by other seeds"
+            )
         for key, having in _BY_SEEDS.items():
             if getattr(claim, key) and (claim.suite or claim.kind not in having):
                 raise TrimtabError(
@@ -135,7 +148,9 @@ def _is(form: str, value: object) -> bool:
     if form == _NAMES:
         return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
     if form == _NUMBER:
-        return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        return (
+            isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+        )
     if form == _SEEDS:
         return isinstance(value, tuple) and all(type(one) is int for one in value)
     return isinstance(value, str)

@@ -30,7 +30,7 @@ from trimtab.benchmarks.board.intervals.contests import (
     Contrast,
     contest_error,
     contest_interval,
-    new_contest_interval,
+    tasks_interval,
 )
 from trimtab.benchmarks.board.intervals.improvement import improvement_interval
 from trimtab.benchmarks.board.intervals.looks import confidence_at, shares_of
@@ -48,17 +48,18 @@ Made by `python scripts/publish.py claims` from the rows of the arena, `offline`
 method and how often it errs.
 
 - **Difference** is the mean over the contests that have both methods, paired by seed: of success,
-  or as a share of the other's return. Its interval speaks of these contests; **on a new task** is
-  the interval for one more task like these.
+  or as a share of the larger one of both returns. Its interval speaks of these contests; **over
+  such tasks** is the interval of the mean over all tasks like these.
 - **Verdict**: *better*, the whole interval lies above 0; *worse*, below; *no different*, within the
   claim's margin ({margin} unless it says otherwise); *not told yet*, none of them. Then the table
   says how many more seeds a contest would tell it with 80 percent power, and their core-hours.
-- Against the best of several controls the first interval has each contest's best control by all
-  seeds, whose luck counts against the method, and the second one each seed's best by the other
-  seeds. *Better* is read off the first, *worse* off the second.
-- A claim with **looks** is read at these numbers of seeds, by a group-sequential boundary; the
-  last one is its budget. One without is read once, with all the seeds that it has. Every interval
-  here has 95 percent; at a look before the last one the verdict asks for more.
+- The controls of the arena are the frozen clone, zero noise, one noise for all actions of a chunk,
+  the best constant noise and the best of N samples. The first interval beside them has each
+  contest's best control by all seeds, whose luck counts against the method, and the second one each
+  seed's best by the other seeds. *Better* is read off the first, *worse* off the second.
+- A claim with **looks** is read at these numbers of seeds and at no others, by a group-sequential
+  boundary; the last one is its budget. One without is read once, with all the seeds that it has.
+  Every interval here has 95 percent and all seeds; at a look the verdict may ask for more.
 - **Holm** is the p-value of the difference, corrected for all claims on this page that have one.
 - **P(better)** is the chance that a random run of the first method beats a random run of the
   second. Runs that start from nothing stand beside each kind of base and count once. A claim on
@@ -78,7 +79,7 @@ class Finding:
         contests: how many of them.
         difference: the mean difference that *better* is read off, if it has one.
         held_out: against controls: the one that *worse* is read off.
-        new_task: the difference on a new task like these.
+        over_tasks: the mean difference over all tasks like these.
         better: P(better).
         p_value: of the difference, two-sided.
         missing: what would tell it, where it is not told.
@@ -90,7 +91,7 @@ class Finding:
     contests: int
     difference: Interval | None = None
     held_out: Interval | None = None
-    new_task: Interval | None = None
+    over_tasks: Interval | None = None
     better: Interval | None = None
     p_value: float | None = None
     missing: str = ""
@@ -168,13 +169,13 @@ def _sides(claim: Claim, group: Sequence[Pair]) -> Sides:
         shared = set.intersection(*(set(run) for run in runs))
         return {seed: np.mean([run[seed] for run in runs], axis=0) for seed in sorted(shared)}
 
-    contest, ours, theirs = group[0]
+    contest, _, theirs = group[0]
     return Sides(
         contest.task,
         scores([one for _, one, _ in group]),
         {theirs.method: scores([one for _, _, one in group])},
         contest.metric == "success",
-        ours.seconds + theirs.seconds,
+        sum({row.config_hash: row.seconds for _, *rows in group for row in rows}.values()),
     )
 
 
@@ -182,20 +183,16 @@ def _judged(
     claim: Claim, sides: Sequence[Sides], shown: Sequence[str], *, control: bool = False
 ) -> Finding:
     """Return what the seeds of a method beside another say, or beside the best of controls."""
-    every = [one for one in sides if one.ours and all(one.others.values())]
-    below: list[Contrast] = []
-    above: list[Contrast] = []
-    for one in every:
-        first, second = control_contrasts(one) if control else (contrast(one),) * 2
-        below += [first] if first is not None else []
-        above += [second] if second is not None else []
-    if not below or not above:
-        return Finding(claim, "not told yet", "; ".join(shown) or "no contest has both", len(every))
-    seeds = float(np.mean([one.freedom + 1 for one in below]))
-    confidence = confidence_at(shares_of(claim.looks, seeds)) if claim.looks else 0.95
-    low, high = (contest_interval(side, confidence) for side in (below, above))
-    told = verdict_of(low.low, high.high, claim.margin)
-    low, high = (contest_interval(side) for side in (below, above))  # shown as all others are
+    found = [(one, pair) for one in sides if (pair := _contrasts(one, control)) is not None]
+    if not found:
+        return Finding(claim, "not told yet", "; ".join(shown) or "no contest has both", 0)
+    every = [one for one, _ in found]
+    below, above = ([pair[side] for _, pair in found] for side in (0, 1))
+    low, high = (contest_interval(side) for side in (below, above))
+    if claim.looks:
+        told = _read_at_looks(claim, every, control)
+    else:
+        told = verdict_of(low.low, high.high, claim.margin)
     better = improvement_interval(
         [means_of(one.ours) for one in every], [best_means(one.others) for one in every]
     )
@@ -203,11 +200,54 @@ def _judged(
         claim, told, "; ".join(shown), len(every),
         difference=low,
         held_out=high if control else None,
-        new_task=new_contest_interval(above) if len(above) > 1 else None,
+        over_tasks=tasks_interval(above) if len(above) > 1 else None,
         better=better,
         p_value=min(_p_value(below, 1), _p_value(above, -1)) if control else _p_value(below),
-        missing=_missing_seeds(claim, every, below, above, seeds) if told == "not told yet" else "",
+        missing=_missing_seeds(claim, every, below, above) if told == "not told yet" else "",
     )  # fmt: skip
+
+
+def _contrasts(sides: Sides, control: bool) -> tuple[Contrast, Contrast] | None:
+    """Return what *better* and *worse* are read off in a contest; None without two seeds."""
+    if not all(sides.others.values()):
+        return None
+    if control:
+        return control_contrasts(sides)
+    both = contrast(sides)
+    return None if both is None else (both, both)
+
+
+def _read_at_looks(claim: Claim, sides: Sequence[Sides], control: bool) -> Verdict:
+    """Return the verdict of the first look that tells the claim.
+
+    At a look each contest has as many seeds as the look says, its first ones.
+    """
+    for look in claim.looks:
+        cut = [_first_seeds(one, look) for one in sides]
+        if None in cut:
+            break  # a contest has not come there yet
+        pairs = [pair for one in cut if one and (pair := _contrasts(one, control)) is not None]
+        confidence = confidence_at(shares_of(claim.looks, look))
+        low, high = (
+            contest_interval([pair[side] for pair in pairs], confidence) for side in (0, 1)
+        )
+        if (told := verdict_of(low.low, high.high, claim.margin)) != "not told yet":
+            return told
+    return "not told yet"
+
+
+def _first_seeds(sides: Sides, count: int) -> Sides | None:
+    """Return a contest with its first seeds that both sides have; None if there are fewer."""
+    theirs = set[int]().union(*sides.others.values())
+    seeds = sorted(sides.ours.keys() & theirs)[:count]
+    if len(seeds) < count:
+        return None
+    others = {
+        name: {seed: scores[seed] for seed in seeds if seed in scores}
+        for name, scores in sides.others.items()
+    }
+    chosen = {name: scores for name, scores in others.items() if scores}
+    return replace(sides, ours={seed: sides.ours[seed] for seed in seeds}, others=chosen)
 
 
 def _p_value(contrasts: Sequence[Contrast], side: int = 0) -> float:
@@ -224,12 +264,19 @@ def _missing_seeds(
     sides: Sequence[Sides],
     below: Sequence[Contrast],
     above: Sequence[Contrast],
-    seeds: float,
 ) -> str:
-    """Return how many more seeds would tell a claim, of what, and for how many core-hours."""
+    """Return how many more seeds would tell a claim, of what, and for how many core-hours.
+
+    A claim with looks is told at the first of them that has so many.
+    """
     needed = seeds_to_tell(below, above, claim.margin)
     if needed is None:
-        return "more seeds than are worth it: the difference lies at the margin, or seeds vary much"
+        return (
+            "no number of seeds that is worth it: the difference lies at the margin, seeds vary "
+            "much, or the starts are too few"
+        )
+    needed = next((look for look in claim.looks if look >= needed), needed)
+    seeds = min(one.freedom + 1 for one in below)
     more = max(int(np.ceil(needed - seeds)), 1)
     hours = more * sum(one.seconds for one in sides) / 3600
     names = claim.than or "its controls"
@@ -414,7 +461,9 @@ def _of_seeds(scores: DataScores, measure: str) -> Scores:
     values: Sequence[Array] = scores.episode_scores
     if measure != "score":
         values = [np.array([value]) for value in scores.values(measure)]
-    return dict(zip(scores.seeds, values, strict=True)) if values else {}
+    if len(values) != len(scores.seeds):  # not every run made the switch
+        return {}
+    return dict(zip(scores.seeds, values, strict=True))
 
 
 def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
@@ -484,14 +533,15 @@ def to_markdown(findings: Sequence[Finding]) -> str:
         f"{told.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(told))
     )
     lines = [
-        "| claim | verdict | difference | on a new task | Holm | P(better) | contests | missing |",
+        "| claim | verdict | difference | over such tasks | Holm | P(better) | contests | missing "
+        "|",
         "| :-- | :-- | :-- | :-- | --: | :-- | --: | :-- |",
     ]
     for one, p_value in zip(findings, corrected, strict=True):
         difference = "; held out ".join(
             found.text(signed=True) for found in (one.difference, one.held_out) if found
         )
-        new = one.new_task.text(signed=True) if one.new_task else "–"
+        new = one.over_tasks.text(signed=True) if one.over_tasks else "–"
         looks = f" (looks at {', '.join(map(str, one.claim.looks))})" if one.claim.looks else ""
         lines.append(
             f"| {one.claim.text}{looks} | **{one.verdict}** | {difference or '–'} | {new} | "

@@ -12,7 +12,7 @@ from trimtab.benchmarks.board.arena.sides import Sides, control_contrasts
 from trimtab.benchmarks.board.intervals.contests import (
     Contrast,
     contest_interval,
-    new_contest_interval,
+    tasks_interval,
 )
 from trimtab.benchmarks.board.pictures import DRAWN
 from trimtab.benchmarks.board.stats import Array, Interval
@@ -36,7 +36,7 @@ class Difference:
         contests: those scored by success that it is in.
         hindsight: the mean difference; *better* is read off it.
         held_out: the one that *worse* is read off.
-        new_task: the difference on one more contest like these; infinite ends with one alone.
+        over_tasks: the mean over contests like these, which are its draws; infinite ends with one.
         verdict: what they say.
     """
 
@@ -44,7 +44,7 @@ class Difference:
     contests: int
     hindsight: Interval
     held_out: Interval
-    new_task: Interval
+    over_tasks: Interval
     verdict: Verdict
 
 
@@ -65,9 +65,8 @@ def differences(arena: Arena) -> list[Difference]:
             if contest.metric != "success" or row.method in arena.controls or row.base is None:
                 continue
             sides = Sides(contest.task, _scores(row), controls, rate=True, seconds=row.seconds)
-            below, above = control_contrasts(sides) if controls else (None, None)
-            if below is not None and above is not None:
-                found.setdefault(row.label, []).append((below, above))
+            if (pair := control_contrasts(sides)) is not None:
+                found.setdefault(row.label, []).append(pair)
     rows = [_difference(name, pairs) for name, pairs in found.items() if len(pairs) > 1]
     return sorted(rows, key=lambda row: (-row.hindsight.value, row.method))
 
@@ -80,14 +79,14 @@ def _difference(name: str, pairs: Sequence[tuple[Contrast, Contrast]]) -> Differ
     below, above = ([pair[side] for pair in pairs] for side in (0, 1))
     hindsight, held_out = contest_interval(below), contest_interval(above)
     told = verdict_of(hindsight.low, held_out.high)
-    return Difference(name, len(pairs), hindsight, held_out, new_contest_interval(above), told)
+    return Difference(name, len(pairs), hindsight, held_out, tasks_interval(above), told)
 
 
 def draw(rows: Sequence[Difference], path: Path) -> None:
     """Draw a line a method, as in a forest plot.
 
     It is thick for these contests, from the lower end in hindsight to the upper end held out, and
-    thin for a new task; the dot is the difference in hindsight.
+    thin for the mean over tasks like these; the dot is the difference in hindsight.
 
     Args:
         rows: in their order from above.
@@ -103,14 +102,15 @@ def draw(rows: Sequence[Difference], path: Path) -> None:
     try:
         for place, row in enumerate(reversed(rows)):
             colour = _COLOURS[row.verdict]
-            axis.plot(row.new_task[1:], [place] * 2, color=colour, linewidth=0.9)
+            axis.plot(row.over_tasks[1:], [place] * 2, color=colour, linewidth=0.9)
             ends = (row.hindsight.low, row.held_out.high)
             axis.plot(ends, [place] * 2, color=colour, linewidth=4.0, solid_capstyle="butt")
             axis.plot(row.hindsight.value, place, "o", color="black", markersize=4.0)
         labels = [f"{row.method} ({row.contests})" for row in reversed(rows)]
         axis.set_yticks(range(len(rows)), labels, fontsize=8)
         axis.axvline(0.0, color="black", linewidth=0.8)
-        axis.set_xlim(-0.9, 0.5)
+        ends_of = [end for row in rows for end in (row.hindsight.low, row.held_out.high)]
+        axis.set_xlim(min(*ends_of, 0.0) - 0.1, max(*ends_of, 0.0) + 0.25)
         axis.set_ylim(-0.7, len(rows) - 0.3)
         axis.set_xlabel("success less that of the best control (number of contests in brackets)")
         axis.spines[["top", "right"]].set_visible(False)

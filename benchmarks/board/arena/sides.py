@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from trimtab.benchmarks.board.intervals.contests import (
     held_out,
     hindsight,
     paired,
-    unpaired,
 )
 from trimtab.benchmarks.board.stats import Array
 
@@ -54,35 +53,45 @@ def _as_means(scores: Scores) -> Scores:
 
 
 def contrast(sides: Sides, differences: Array | None = None) -> Contrast | None:
-    """Return a contest's contrast, in success or as a share of the others' return.
+    """Return a contest's contrast; None where fewer than two seeds are shared.
+
+    Of returns it is a share of the larger one of both mean returns, so that contests with other
+    units can be averaged.
 
     Args:
         sides: the sides.
         differences: ``[n, E]``; None: those to the one other method that there is.
     """
-    others = [*sides.others.values()]
-    own, level = (float(side.mean()) for side in (means_of(sides.ours), best_means(sides.others)))
-    unit = 1.0 if sides.rate else max(abs(level), 1e-12)
     if differences is None:
-        (theirs,) = others
+        (theirs,) = sides.others.values()
         seeds = sorted(sides.ours.keys() & theirs.keys())
-        if len(seeds) < 2:
-            ours, other = (means_of(side) / unit for side in (sides.ours, theirs))
-            return unpaired(ours, other) if min(len(ours), len(other)) > 1 else None
         differences = np.array([sides.ours[seed] - theirs[seed] for seed in seeds])
     if len(differences) < 2:
         return None
+    own, level = (float(side.mean()) for side in (means_of(sides.ours), best_means(sides.others)))
+    if not sides.rate:
+        return paired(differences / (max(abs(own), abs(level)) or 1.0), task=sides.task)
     least = 0.0
-    if sides.rate and differences.shape[1] > 1:
+    if differences.shape[1] > 1:
         least = sum(_binomial(rate, differences.size) for rate in (own, level))
-    return paired(differences / unit, least, sides.task)
+    return paired(differences, least, sides.task)
 
 
-def control_contrasts(sides: Sides) -> tuple[Contrast | None, Contrast | None]:
-    """Return the contrasts to the best control, in hindsight and held out."""
-    readings: tuple[Callable[..., Array], ...] = (hindsight, held_out)
-    below, above = (contrast(sides, read(sides.ours, sides.others)) for read in readings)
-    return below, above
+def control_contrasts(sides: Sides) -> tuple[Contrast, Contrast] | None:
+    """Return the contrasts to the best control, in hindsight and held out.
+
+    Only controls count that share two seeds with the method; None where there is none.
+    """
+    usable = {
+        name: scores
+        for name, scores in sides.others.items()
+        if len(scores.keys() & sides.ours.keys()) > 1
+    }
+    if not usable:
+        return None
+    sides = replace(sides, others=usable)
+    below, above = (contrast(sides, read(sides.ours, usable)) for read in (hindsight, held_out))
+    return None if below is None or above is None else (below, above)
 
 
 def means_of(scores: Scores) -> Array:

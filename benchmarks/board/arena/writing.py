@@ -42,7 +42,8 @@ DIFFERENCES = """\
 The mean difference of success to the best control of each contest, paired by seed, over all
 contests with sparse rewards that a method is in. In hindsight the control is the best by all seeds,
 held out each seed's is the best by the other seeds; *better* is read off the first and *worse* off
-the second. The last interval is for one more task like these. `differences.png` draws them."""
+the second. The last interval is for the mean over all tasks like these. `differences.png` draws
+them."""
 
 _INTERVALS = ("score", "gain", "control_gain")
 """Columns that are an interval: an estimate with two ends."""
@@ -86,7 +87,7 @@ def _difference_cells(row: Difference) -> dict[str, str]:
         "Verdict": row.verdict,
         "In hindsight [95%]": row.hindsight.text(signed=True),
         "Held out [95%]": row.held_out.text(signed=True),
-        "On a new task [95%]": row.new_task.text(signed=True),
+        "Over such tasks [95%]": row.over_tasks.text(signed=True),
     }
 
 

@@ -4,7 +4,7 @@ A contest is a task from one kind of base. With the same seed both sides begin f
 weights and are judged from the same starts, so a seed's difference varies less than two runs do.
 The mean over contests has the variance that is found within contests, and Student's t with all of
 their degrees of freedom: it speaks of these contests. A second interval takes each contest as one
-draw of a new one like these.
+draw of all that are like these, and is that of their mean; it does not foretell a single one.
 
 Against the best of several controls there are two readings. In *hindsight* the control is the best
 by all seeds, the seed's own among them; its luck is on its side, so the difference is never too
@@ -31,9 +31,8 @@ __all__ = [
     "contest_interval",
     "held_out",
     "hindsight",
-    "new_contest_interval",
+    "tasks_interval",
     "paired",
-    "unpaired",
 ]
 
 Scores = Mapping[int, float] | Mapping[int, Array]
@@ -81,17 +80,6 @@ def paired(differences: Array, least_variance: float = 0.0, task: str = "") -> C
     return replace(found, start_variance=of_starts, starts=differences.shape[1])
 
 
-def unpaired(ours: Array, theirs: Array, least_variance: float = 0.0) -> Contrast:
-    """Return the contrast of two sides ``[n]`` and ``[m]`` that share no seed; at least two each.
-
-    Both sides are taken to vary alike (Student's t for two samples).
-    """
-    freedom = len(ours) + len(theirs) - 2.0
-    squares = float(((ours - ours.mean()) ** 2).sum() + ((theirs - theirs.mean()) ** 2).sum())
-    variance = squares / freedom * (1 / len(ours) + 1 / len(theirs))
-    return Contrast(float(ours.mean() - theirs.mean()), variance, freedom, least_variance)
-
-
 def contest_error(contrasts: Sequence[Contrast], confidence: float = 0.95) -> tuple[float, float]:
     """Return the standard error of the mean difference over contests, and its freedom.
 
@@ -111,7 +99,7 @@ def contest_error(contrasts: Sequence[Contrast], confidence: float = 0.95) -> tu
         task = one.task or str(number)
         # Each part has the quantile of its own freedom (see start_variance).
         ratio = student_quantile(confidence, one.starts - 1.0) / wide
-        errors[task] = errors.get(task, 0.0) + min(ratio, 1.0) * math.sqrt(one.start_variance)
+        errors[task] = errors.get(task, 0.0) + ratio * math.sqrt(one.start_variance)
     of_starts = sum(error**2 for error in errors.values())
     return math.sqrt(of_seeds + of_starts) / len(contrasts), freedom
 
@@ -128,8 +116,8 @@ def contest_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) ->
     return Interval(value, value - half, value + half)
 
 
-def new_contest_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) -> Interval:
-    """Return the mean difference on a new contest like these, which are its only draws.
+def tasks_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) -> Interval:
+    """Return the mean difference over all contests like these, which are its only draws.
 
     Raises:
         TrimtabError: if there is no contest. With one alone the ends are infinite.

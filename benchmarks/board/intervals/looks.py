@@ -31,16 +31,14 @@ _NODES, _WEIGHTS = roots_legendre(120)
 _FARTHEST = 10.0  # standard errors: so far out nothing is ever found
 
 
-def shares_of(looks: Sequence[int], seeds: float) -> tuple[float, ...]:
-    """Return the shares of a plan's runs after which it was read, up to now.
+def shares_of(looks: Sequence[int], now: int) -> tuple[float, ...]:
+    """Return the shares of a plan's runs after which it was read, up to a look.
 
     Args:
         looks: numbers of seeds at which it is planned to be read, rising.
-        seeds: those that there are, on average over contests.
+        now: one of them.
     """
-    largest = looks[-1]
-    now = min(seeds, largest)
-    return (*(look / largest for look in looks if look < now), now / largest)
+    return tuple(look / looks[-1] for look in looks if look <= now)
 
 
 @lru_cache(maxsize=1024)
@@ -71,7 +69,7 @@ def confidence_at(shares: tuple[float, ...], error_rate: float = ERROR_RATE) -> 
         law = norm.pdf((following[:, None] - places) / step) / step
         places, density = following, (law @ density) * _WEIGHTS * end
         spent, before = may_be_spent, share
-    return float(1 - 2 * norm.sf(bound))
+    return min(float(1 - 2 * norm.sf(bound)), 1 - 1e-12)  # a quantile of 1 would be infinite
 
 
 def _surplus(

@@ -101,7 +101,7 @@ class Runs:
         if variance > 0.0:
             return variance + starts, self.count - 1.0
         freedom = self.episodes[0] - 1.0 if self.count == 1 else self.count - 1.0
-        return float(self.noise.sum()) / self.count**2, float(freedom)
+        return max(float(self.noise.sum()) / self.count**2, starts), float(freedom)
 
 
 def start_variance(scores: Sequence[Array], freedom: float | None = None) -> float:

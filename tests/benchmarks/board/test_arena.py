@@ -217,7 +217,7 @@ def test_differences_are_over_the_contests_of_a_method(arena: Arena, tmp_path: P
     assert (wide.method, plain.method) == ("dsrl_sac (wide)", "dsrl_sac")
     # On x 0.9 and 1.0 less zero noise's 0.6 and 0.7; on y 1.0 and 1.0 less those.
     assert plain.hindsight.value == pytest.approx((0.3 + 0.35) / 2)
-    assert (plain.contests, plain.new_task.value) == (2, pytest.approx(0.325))
+    assert (plain.contests, plain.over_tasks.value) == (2, pytest.approx(0.325))
     assert (plain.verdict == "better") == (plain.hindsight.low > 0)
     paths = writing.write(two, tmp_path)
     text = paths["arena.md"].read_text()

@@ -127,6 +127,26 @@ def test_runs_with_other_numbers_of_episodes_are_compared_by_their_means(arena: 
         assert found.difference.value == pytest.approx(known.difference.value)
 
 
+def test_a_claim_with_looks_is_read_at_these_alone_and_stays_told(arena: Arena) -> None:
+    """At three seeds the boundary of a plan of five asks for much; nothing is read at four."""
+    contest = arena.contests[0]
+    _, slow, zero = contest.rows
+    finals = (0.9, 0.81, 0.9, 0.85, 0.95)
+
+    def told(looks: tuple[int, ...], seeds: int) -> str:
+        fast = row("fast", finals[:seeds], {0: 0.9}, "zero")
+        arena = Arena((replace(contest, rows=(fast, slow, zero)),), (), ("zero",))
+        (found,) = find([replace(claim("higher", "fast", "slow"), looks=looks)], arena)
+        return found.verdict
+
+    assert told((), 3) == "better" and told((3,), 3) == "better"
+    assert told((3, 5), 3) == told((3, 5), 4) == "not told yet"
+    assert told((3, 5), 5) == "better"
+    # What a look has told, later seeds do not take back.
+    finals = (0.9, 0.81, 0.9, 0.0, 0.0)
+    assert told((), 5) == "not told yet" and told((3,), 5) == "better"
+
+
 def test_a_claim_may_be_judged_by_some_of_the_seeds(arena: Arena) -> None:
     contest = arena.contests[0]
     ahead = row("late", (0.1, 0.2, 0.1, 0.9, 1.0), {0: 0.1}, "zero")
@@ -230,6 +250,12 @@ def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:
         (
             "- {text: a, source: b, tier: c, kind: higher, looks: [2, 3, 4, 5, 6]}",
             "looks: at most 4",
+        ),
+        ("- {text: a, source: b, tier: c, kind: higher, margin: .inf}", "is no number above 0"),
+        ("- {text: a, source: b, tier: c, kind: most, looks: [3]}", "only for claims of kind"),
+        (
+            "- {text: a, source: b, tier: c, kind: control, seeds: [1], control_seeds: [1]}",
+            "control_seeds: 1 also judges",
         ),
         ("- {text: a, source: b, tier: c, kind: higher, margin: 0}", "0 is no number above 0"),
         ("- {text: a, source: b, tier: c, kind: higher, seeds: [x]}", "is no list of seeds"),

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import norm, ttest_1samp, ttest_ind
+from scipy.stats import norm, ttest_1samp
 
 from trimtab.benchmarks.board.arena.claims import holm
 from trimtab.benchmarks.board.intervals.contests import (
     Contrast,
+    contest_error,
     contest_interval,
     held_out,
     hindsight,
-    new_contest_interval,
     paired,
-    unpaired,
+    tasks_interval,
 )
 from trimtab.benchmarks.board.intervals.looks import confidence_at, shares_of
 from trimtab.benchmarks.board.verdicts import seeds_to_tell, verdict_of
@@ -30,10 +31,6 @@ def test_one_contest_is_student_s_t_test() -> None:
     known = ttest_1samp(differences, 0.0).confidence_interval(0.95)
     found = contest_interval([paired(differences)])
     assert found == pytest.approx((differences.mean(), known.low, known.high))
-    ours, theirs = RNG.normal(0.3, 1.0, 5), RNG.normal(0.0, 1.0, 4)
-    known = ttest_ind(ours, theirs).confidence_interval(0.95)
-    found = contest_interval([unpaired(ours, theirs)])
-    assert (found.low, found.high) == pytest.approx((known.low, known.high))
 
 
 def test_contests_are_pooled_and_a_new_one_is_judged_by_them_alone() -> None:
@@ -43,10 +40,10 @@ def test_contests_are_pooled_and_a_new_one_is_judged_by_them_alone() -> None:
     error = math.sqrt(sum(one.var(ddof=1) / len(one) for one in contests)) / 3
     assert found.value == pytest.approx(np.mean(means))
     assert found.high - found.value == pytest.approx(2.2281388519649385 * error)  # t(0.975, 10)
-    new = new_contest_interval([paired(one) for one in contests])
+    new = tasks_interval([paired(one) for one in contests])
     known = ttest_1samp(means, 0.0).confidence_interval(0.95)
     assert (new.low, new.high) == pytest.approx((known.low, known.high))
-    assert new_contest_interval([paired(contests[0])]).high == math.inf
+    assert tasks_interval([paired(contests[0])]).high == math.inf
     with pytest.raises(TrimtabError, match="there is no contest"):
         contest_interval([])
 
@@ -56,6 +53,18 @@ def test_runs_that_are_all_alike_keep_the_width_of_their_episodes() -> None:
     assert found.high == pytest.approx(4.302652729911275 * 0.1)  # t(0.975, 2)
     wide = contest_interval([Contrast(0.0, 4.0, 2.0, 0.01)])
     assert wide.high == pytest.approx(4.302652729911275 * 2)
+
+
+def test_starts_that_two_contests_share_are_no_two_draws() -> None:
+    """Each part has its own quantile; the errors of one task's starts are added, not squared."""
+    one = Contrast(0.0, 0.01, 4.0, start_variance=0.04, starts=50)
+    error, freedom = contest_error([one, one])
+    ratio = 2.009575 / 2.306004  # t(0.975) of 49 and of 8
+    assert freedom == 8.0
+    assert error == pytest.approx(math.sqrt(0.02 + 2 * (ratio * 0.2) ** 2) / 2, rel=1e-5)
+    shared = replace(one, task="x")
+    error, _ = contest_error([shared, shared])
+    assert error == pytest.approx(math.sqrt(0.02 + (2 * ratio * 0.2) ** 2) / 2, rel=1e-5)
 
 
 def test_the_best_control_in_hindsight_and_by_the_other_seeds() -> None:
@@ -99,8 +108,8 @@ def test_several_looks_err_no_more_often_than_one() -> None:
 def test_shares_are_those_of_the_looks_so_far() -> None:
     assert shares_of([3, 6, 10], 3) == (0.3,)
     assert shares_of([3, 6, 10], 6) == (0.3, 0.6)
-    assert shares_of([3, 6, 10], 4.5) == (0.3, 0.45)
-    assert shares_of([3, 6, 10], 12) == (0.3, 0.6, 1.0)
+    assert shares_of([3, 6, 10], 10) == (0.3, 0.6, 1.0)
+    assert 1 - 1e-9 < confidence_at((0.04,)) < 1.0  # of a first look at two seeds in fifty
 
 
 @pytest.mark.parametrize(
@@ -108,6 +117,7 @@ def test_shares_are_those_of_the_looks_so_far() -> None:
     [
         (0.01, 0.3, "better"), (-0.3, -0.01, "worse"), (-0.04, 0.04, "no different"),
         (-0.04, 0.06, "not told yet"), (-0.06, 0.04, "not told yet"), (0.01, 0.04, "better"),
+        (0.3, 0.3, "not told yet"),
     ],
 )  # fmt: skip
 def test_the_four_verdicts(low: float, high: float, told: str) -> None:

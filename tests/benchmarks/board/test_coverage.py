@@ -133,7 +133,7 @@ def test_verdicts_beside_controls_err_no_more_than_is_stated(coverage: Coverage)
     for row in coverage.script.committed("verdicts"):
         if float(row["difference"]) == 0.0:
             assert float(row["better"]) + float(row["worse"]) <= 0.07
-        assert 0.93 <= float(row["new task"]) <= 0.97
+        assert 0.93 <= float(row["over tasks"]) <= 0.97
 
 
 def test_looks_and_shared_starts_are_counted_in_the_error(coverage: Coverage) -> None:

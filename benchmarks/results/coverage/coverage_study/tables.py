@@ -71,9 +71,9 @@ def contests_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return how often each of the four verdicts is given beside the best of some controls."""
     words = ("contests", "seeds", "controls", "difference")
     names = ("better", "worse", "no different", "not told yet", "better held out",
-             "worse in hindsight", "new task")  # fmt: skip
+             "worse in hindsight", "over tasks")  # fmt: skip
     heading = (*words, *names[:4], "*better* read held out", "*worse* read in hindsight",
-               "coverage on a new task")  # fmt: skip
+               "coverage of the mean over tasks")  # fmt: skip
     lines = [[*(row[name] for name in words), *(f"{float(row[n]):.2f}" for n in names)]
              for row in rows]  # fmt: skip
     return table([heading, *lines], 0)

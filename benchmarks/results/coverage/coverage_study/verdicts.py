@@ -17,8 +17,8 @@ from trimtab.benchmarks.board.intervals.contests import (
     contest_interval,
     held_out,
     hindsight,
-    new_contest_interval,
     paired,
+    tasks_interval,
 )
 from trimtab.benchmarks.board.intervals.looks import confidence_at, shares_of
 from trimtab.benchmarks.board.stats import Array
@@ -30,6 +30,7 @@ CONTROLS = {
     "three, equal": (0.0, 0.0, 0.0),
     "three, near": (0.0, -0.03, -0.06),
     "three, apart": (0.0, -0.15, -0.3),
+    "five, equal": (0.0,) * 5,
 }
 LOOKS = (3, 6, 10)
 STARTS = 50
@@ -47,14 +48,14 @@ def verdict_rows(draws: int) -> Iterator[Row]:
 
 
 def verdict_row(contests: int, seeds: int, controls: str, difference: float, draws: int) -> Row:
-    """Return how often each verdict is given, and how often the interval on a new task holds.
+    """Return how often each verdict is given, and how often the interval over tasks holds.
 
-    ``difference`` is that to the truly best control, the same on every task; for the interval on a
-    new task, tasks differ around it. ``better held out`` and ``worse in hindsight`` are what the
+    ``difference`` is that to the truly best control, the same on every task; for the interval over
+    tasks, they differ around it. ``better held out`` and ``worse in hindsight`` are what the
     other reading of the controls would have given.
     """
     rng = np.random.default_rng([contests, seeds, len(controls), round(100 * difference + 50)])
-    counts = dict.fromkeys((*NAMES, "better held out", "worse in hindsight", "new task"), 0)
+    counts = dict.fromkeys((*NAMES, "better held out", "worse in hindsight", "over tasks"), 0)
     for _ in range(draws):
         both = drawn(rng, contests, seeds, CONTROLS[controls], difference)
         below, above = (contest_interval(side) for side in both)
@@ -66,8 +67,8 @@ def verdict_row(contests: int, seeds: int, controls: str, difference: float, dra
             Contrast(one.value + task, one.variance, one.freedom)
             for one, task in zip(both[1], tasks, strict=True)
         ]
-        new = new_contest_interval(moved)
-        counts["new task"] += new.low <= difference <= new.high
+        new = tasks_interval(moved)
+        counts["over tasks"] += new.low <= difference <= new.high
     return {
         "contests": contests, "seeds": seeds, "controls": controls, "difference": difference,
         **shares(counts, draws),
