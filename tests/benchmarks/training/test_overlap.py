@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,15 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.engines.process_vector import ProcessVectorEnv
 from trimtab.envs.vector import make_vec
 from trimtab.errors import Stopped, TrimtabError
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Each test ends all processes that it began; others may be of tests before it."""
+    before = {*psutil.Process().children()}
+    yield
+    assert {*psutil.Process().children()} <= before
+
 
 outcome = load_module(Path(__file__).resolve().parent / "resumed.py").outcome
 
@@ -105,7 +114,6 @@ def test_actions_are_one_decisions_updates_behind_and_none_is_lost(
     # Before the end, one decision's updates are owed.
     behind = [run.summary["evaluations"][0]["updates"] for run in (plain, result)]
     assert 1 <= behind[0] - behind[1] <= 2
-    assert not psutil.Process().children()
 
 
 @pytest.mark.bits
@@ -145,7 +153,6 @@ def test_goes_on_from_a_crash_and_from_a_signal_to_the_same_bits(
 
     with pytest.raises(Crash):
         train(config, interrupt)
-    assert not psutil.Process().children()
 
     def signal_once(share: float, text: str) -> None:
         if 0.77 <= share < 0.82:
@@ -153,7 +160,7 @@ def test_goes_on_from_a_crash_and_from_a_signal_to_the_same_bits(
 
     with pytest.raises(Stopped, match="its state is saved, run the same command to resume") as told:
         train(config, signal_once)
-    assert "\n" not in str(told.value) and not psutil.Process().children()
+    assert "\n" not in str(told.value)
     (folder,) = (path.parent for path in tmp_path.glob("again/**/provenance.json"))
     state: Any = load_checkpoint(folder / "checkpoint")
     assert state["experience"]["credit"] >= 1  # updates are owed

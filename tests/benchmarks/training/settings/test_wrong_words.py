@@ -18,7 +18,7 @@ BC: list[str] = maze.BC
 NAMES = [
     (["sede=1"], "sede: there is no such setting; did you mean seed?"),
     (["online_step=1"], "did you mean online_steps?"),
-    (["xyzzy=1"], "there are: env, "),
+    (["xyzzy=1"], "there is no such setting; there are 42, such as env, env_options, "),
     (["algorithm=dsrl_sak"], "algorithm=dsrl_sak: did you mean dsrl_sac?"),
     (["algorithm=d_ppo"], "algorithm=d_ppo: is called dropout_ppo now; write algorithm=dropout"),
     (["algorithm.clip=0.1", "algorithm=d_ppo"], "algorithm=d_ppo: is called dropout_ppo now"),
