@@ -53,8 +53,15 @@ def started_by(word: str) -> list[psutil.Process]:
 
 
 def worker_starts(runs: Path, word: str) -> bool:
-    """A worker was started a moment ago; it has hardly begun."""
-    return len(started_by(word)) > 1
+    """A worker was started a moment ago; it has hardly begun.
+
+    Before it there may be a process of glfw's, which looks for its library and ends.
+    """
+    for process in started_by(word):
+        with contextlib.suppress(psutil.Error):
+            if any("trimtab.child" in part for part in process.cmdline()):
+                return True
+    return False
 
 
 def recorders_record(runs: Path, word: str) -> bool:
