@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,20 +35,47 @@ NO_PEER: dict[str, Any] = dict.fromkeys(
 )
 
 
+def ppo_words(copies: int) -> list[str]:
+    """Return PPO's words for so many environments."""
+    return ["algorithm=ppo", *PPO, f"algorithm.batch_size={copies * ROLLOUT // MINIBATCHES}"]
+
+
+def sac_words(copies: int) -> list[str]:
+    """Return SAC's words for so many environments."""
+    return ["algorithm=sac", *SAC, f"algorithm.updates_per_decision={UPDATES / copies}"]
+
+
 @dataclass(frozen=True)
 class Training:
-    """A run: its row's name, task, environments side by side, steps with ``scale=1``, method."""
+    """A run.
+
+    Attributes:
+        name: of its row.
+        task: its id.
+        copies: environments side by side.
+        steps: with ``scale=1``.
+        method: words of the method, by the number of environments.
+        beside_brax: whether Brax's PPO is its peer.
+    """
 
     name: str
     task: str
     copies: int
     steps: int
-    algorithm: str = "ppo"
+    method: Callable[[int], list[str]] = ppo_words
+    beside_brax: bool = True
 
 
 RUNS = (
     Training("ppo_half_cheetah_4096", "playground/CheetahRun", 4096, 16_000_000),
-    Training("sac_half_cheetah_1024", "playground/CheetahRun", 1024, 2_000_000, "sac"),
+    Training(
+        "sac_half_cheetah_1024",
+        "playground/CheetahRun",
+        1024,
+        2_000_000,
+        sac_words,
+        beside_brax=False,
+    ),  # fmt: skip
     Training("ppo_hopper_stand_4096", "playground/HopperStand", 4096, 8_000_000),
     Training("ppo_walker_run_4096", "playground/WalkerRun", 4096, 8_000_000),
     Training("ppo_half_cheetah_2048", "playground/CheetahRun", 2048, 8_000_000),
@@ -60,11 +88,10 @@ RUNS = (
 def words_of(training: Training, steps: int) -> list[str]:
     """Return the words of a run, without its folder."""
     copies = training.copies
-    words = [f"env={training.task}", f"algorithm={training.algorithm}", *WORDS]
-    words += [f"num_envs={copies}", f"online_steps={steps}", f"eval_every={steps // EVALUATIONS}"]
-    if training.algorithm == "ppo":
-        return [*words, *PPO, f"algorithm.batch_size={copies * ROLLOUT // MINIBATCHES}"]
-    return [*words, *SAC, f"algorithm.updates_per_decision={UPDATES / copies}"]
+    words = [f"env={training.task}", *WORDS, *training.method(copies)]
+    return [
+        *words, f"num_envs={copies}", f"online_steps={steps}", f"eval_every={steps // EVALUATIONS}",
+    ]  # fmt: skip
 
 
 def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any], str]:
@@ -89,7 +116,7 @@ def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any],
     for row in pq.read_table(result.folder / "episodes.parquet").to_pylist():
         returns.setdefault(row["env_steps"], []).append(row["return"])
     ours = median_rate([json.loads(line) for line in metrics.splitlines()])
-    peer = NO_PEER if training.algorithm != "ppo" else beside_brax(training, ours, steps)
+    peer = beside_brax(training, ours, steps) if training.beside_brax else NO_PEER
     row = {
         "name": training.name, "group": "gpu", "unit": "steps/s", "words": words,
         "ours": ours, **peer, "rounds": 1, "ours_threads": 1,

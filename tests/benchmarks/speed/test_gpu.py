@@ -148,7 +148,7 @@ def test_a_run_for_a_gpu_comes_to_its_end(
 def test_a_run_of_sac_for_a_gpu_comes_to_its_end(
     gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (real,) = (one for one in gpu.gpu_training.RUNS if one.algorithm == "sac")
+    (real,) = (one for one in gpu.gpu_training.RUNS if not one.beside_brax)
     words = gpu.gpu_training.words_of(real, real.steps)
     config = compose_run([word for word in words if word != "device=cuda"])
     assert len(words) > len(config.words) and config["num_envs"] == 1024
