@@ -259,6 +259,18 @@ class Algorithm(metaclass=CheckedSettings):
         """
         return None
 
+    def on_transition(self, reward: Tensor, ended: Tensor) -> None:
+        """Look at what each executed chunk earned, in the order of acting. By default do nothing.
+
+        For statistics of rewards: those of sampled batches would depend on the number of updates.
+        The transitions are stored by now, and the updates that they make due come after.
+
+        Args:
+            reward: ``[N]`` reward of the chunk, of each environment.
+            ended: ``[N]`` bool, whether its episode has ended, for any reason.
+        """
+        return None
+
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Return the phases of a run of this method, in order.
 

@@ -100,3 +100,46 @@ class ReturnScale(nn.Module):
         absorb(returns.reshape(-1, 1), self.mean, self.variance, self.count)
         scaled = reward / (self.variance + 1e-8).sqrt().to(reward.dtype)
         return scaled.clamp(-self.limit, self.limit)
+
+
+class BoundedReturnScale(nn.Module):
+    """Divides rewards so that discounted returns vary by about 1 and stay within a bound.
+
+    For critics whose values have a fixed range (SimbaV2, arXiv 2502.15280; FlashSAC, arXiv
+    2604.04539): rewards are divided by ``max(std(G), max |G| / bound)``, where ``G_t = gamma
+    G_{t-1} + r_t`` starts afresh in each episode. Returns are counted in the order of acting; the
+    largest one is never forgotten.
+
+    Args:
+        num_envs: number N of environments.
+        discount: gamma.
+        bound: largest scaled return.
+    """
+
+    carried: Tensor
+    largest: Tensor
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, num_envs: int, discount: float, bound: float = 5.0) -> None:
+        super().__init__()
+        self.discount, self.bound = discount, bound
+        self.register_buffer("carried", torch.zeros(num_envs))
+        self.register_buffer("largest", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(1, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def see(self, reward: Tensor, ended: Tensor) -> None:
+        """Take account of one reward ``[N]`` of each environment, and of ended episodes ``[N]``."""
+        returns = reward.to(self.carried.dtype) + self.discount * self.carried
+        absorb(returns[:, None], self.mean, self.variance, self.count)
+        torch.maximum(self.largest, returns.abs().amax(), out=self.largest)
+        self.carried.copy_(returns * ~ended)
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """Return rewards of any shape, scaled."""
+        deviation = (self.variance + 1e-8).sqrt().to(reward.dtype)
+        return reward / torch.maximum(deviation, self.largest / self.bound)

@@ -175,3 +175,20 @@ def test_a_device_is_chosen_that_family_and_machine_have() -> None:
     there, missing = (replace(own, has_device=lambda _, has=has: has) for has in (True, False))
     assert (there.device_for("cuda"), missing.device_for("cuda")) == ("cuda", "cpu")
     assert (there.device_for("xpu"), there.device_for("cpu")) == ("cpu", "cpu")
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_method_sees_rewards_and_ends_in_the_order_of_acting(
+    tensors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = collector(SAC, tensors=tensors)
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    monkeypatch.setattr(one.algorithm, "on_transition", lambda *row: seen.append(row))
+    for _ in range(6):
+        one.step(warmup=True)
+    rows = stored(one)
+    rewards = torch.stack([reward for reward, _ in seen]).double()
+    torch.testing.assert_close(rewards, torch.as_tensor(rows["reward"][:6]).double())
+    # 7 steps are 4 chunks of 2, the last one cut short.
+    assert [bool(ended.all()) for _, ended in seen] == [False, False, False, True, False, False]
+    assert not any(ended.any() for _, ended in seen[:3])

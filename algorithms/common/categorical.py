@@ -1,0 +1,75 @@
+"""Values as distributions over fixed atoms: projections of targets, and the loss against them.
+
+Bellemare et al., "A Distributional Perspective on Reinforcement Learning" (arXiv 1707.06887),
+algorithm 1 (C51); Farebrother et al., "Stop Regressing: Training Value Functions via Classification
+for Scalable Deep RL" (arXiv 2403.03950), sections 3.1 (two-hot) and 3.2 (HL-Gauss).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["cross_entropy", "expectation", "hl_gauss", "project", "two_hot"]
+
+
+def project(atoms: Tensor, mass: Tensor, support: Tensor) -> Tensor:
+    """Return a distribution over ``support`` with the mass of moved atoms split between neighbours.
+
+    An atom between two points of the support gives each a share by its distance, so that means
+    within the support stay. Atoms outside are clamped to its ends.
+
+    Args:
+        atoms: where the mass lies, ``[..., K]``.
+        mass: ``[..., K]``, non-negative, with sum 1.
+        support: ``[M]`` evenly spaced values, rising.
+
+    Returns:
+        ``[..., M]``.
+    """
+    low, last = support[0], len(support) - 1
+    position = ((atoms - low) / (support[1] - low)).clamp(0, last)
+    lower = position.floor()
+    upper_share = position - lower
+    index = lower.long()
+    found = mass.new_zeros(*mass.shape[:-1], len(support))
+    found.scatter_add_(-1, index, mass * (1 - upper_share))
+    # An atom on a point gives its upper neighbour nothing, so the last one may name itself.
+    return found.scatter_add_(-1, (index + 1).clamp(max=last), mass * upper_share)
+
+
+def two_hot(value: Tensor, support: Tensor) -> Tensor:
+    """Return the distribution ``[..., M]`` on the two atoms nearest to each value ``[...]``."""
+    atom = value[..., None]
+    return project(atom, torch.ones_like(atom), support)
+
+
+def hl_gauss(value: Tensor, support: Tensor, deviation: float) -> Tensor:
+    """Return a normal distribution around each value, as masses of the bins around the atoms.
+
+    Args:
+        value: ``[...]``; clamped to the support's ends.
+        support: ``[M]`` evenly spaced values, the middles of the bins.
+        deviation: standard deviation, in widths of a bin.
+
+    Returns:
+        ``[..., M]`` with sum 1: what lies outside of all bins is left out and the rest scaled up.
+    """
+    width = support[1] - support[0]
+    edges = torch.cat([support - width / 2, support[-1:] + width / 2])
+    centre = value.clamp(support[0], support[-1])[..., None]
+    below = torch.erf((edges - centre) / (math.sqrt(2.0) * deviation * width))
+    mass = below.diff(dim=-1)
+    return mass / mass.sum(-1, keepdim=True)
+
+
+def expectation(logits: Tensor, support: Tensor) -> Tensor:
+    """Return the mean ``[...]`` of the distributions that logits ``[..., M]`` stand for."""
+    return (logits.softmax(-1) * support).sum(-1)
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the cross-entropy ``[...]`` of logits ``[..., M]`` against distributions of them."""
+    return -(target * logits.log_softmax(-1)).sum(-1)
