@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gpu_brax
 import pyarrow.parquet as pq
 
+from trimtab.benchmarks.speed import brax_side
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 
 __all__ = ["RUNS", "Training", "run"]
 
-ROLLOUT, MINIBATCHES, EPOCHS, HIDDEN = 32, 8, 5, 64
 WORDS = ["device=cuda", "eval_episodes=4"]
-PPO = [f"algorithm.rollout_steps={ROLLOUT}", f"algorithm.epochs={EPOCHS}"]
 SAC = ["algorithm.batch_size=512", "algorithm.warmup_steps=50000"]
 UPDATES = 8
 """Those of SAC after each step of all environments."""
 EVALUATIONS = 2
+PARTS = 9
+"""Parts of Brax's training that are timed; the first one has the compilation and does not count."""
 NO_PEER: dict[str, Any] = dict.fromkeys(
     ("peer_name", "peer", "ratio_median", "ratio_min", "ratio_max", "peer_threads")
 )
@@ -37,12 +37,13 @@ NO_PEER: dict[str, Any] = dict.fromkeys(
 
 def ppo_words(copies: int) -> list[str]:
     """Return PPO's words for so many environments."""
-    return ["algorithm=ppo", *PPO, f"algorithm.batch_size={copies * ROLLOUT // MINIBATCHES}"]
+    return brax_side.Numbers(copies).words()
 
 
 def sac_words(copies: int) -> list[str]:
     """Return SAC's words for so many environments."""
-    return ["algorithm=sac", *SAC, f"algorithm.updates_per_decision={UPDATES / copies}"]
+    updates = f"algorithm.updates_per_decision={UPDATES / copies}"
+    return ["algorithm=sac", f"num_envs={copies}", *SAC, updates]
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,8 @@ RUNS = (
 
 def words_of(training: Training, steps: int) -> list[str]:
     """Return the words of a run, without its folder."""
-    copies = training.copies
-    words = [f"env={training.task}", *WORDS, *training.method(copies)]
-    return [
-        *words, f"num_envs={copies}", f"online_steps={steps}", f"eval_every={steps // EVALUATIONS}",
-    ]  # fmt: skip
+    words = [f"env={training.task}", *WORDS, *training.method(training.copies)]
+    return [*words, f"online_steps={steps}", f"eval_every={steps // EVALUATIONS}"]
 
 
 def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any], str]:
@@ -138,11 +136,11 @@ def median_rate(lines: list[dict[str, Any]]) -> float:
 def beside_brax(training: Training, ours: float, steps: int) -> dict[str, Any]:
     """Return what a row has of the peer; where it fails, why."""
     found: dict[str, Any] = {**NO_PEER, "peer_name": "Brax, PPO", "peer_threads": 1}
+    task, numbers = training.task.partition("/")[2], brax_side.Numbers(training.copies)
+    rates: list[float] = []
     try:
-        peer = gpu_brax.steps_per_second(
-            training.task.partition("/")[2], copies=training.copies, steps=steps, rollout=ROLLOUT,
-            minibatches=MINIBATCHES, epochs=EPOCHS, hidden=HIDDEN,
-        )  # fmt: skip
+        brax_side.train(task, numbers, PARTS, steps, rates.append)
+        peer = statistics.median(rates[1:])
     except Exception as error:  # Brax and JAX raise anything, and our run stands
         told = str(error).strip().splitlines() or [""]
         return {**found, "peer_failed": f"{type(error).__name__}: {told[0]}"}

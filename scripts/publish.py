@@ -5,12 +5,15 @@ python scripts/publish.py speed                    # what `trimtab speed out=spe
 python scripts/publish.py recompute                # every committed table, from its committed rows
 python scripts/publish.py add runs/suites/arena-part    # further runs, of bench with only=
 python scripts/publish.py claims                   # judge claims.yaml by committed rows
+python scripts/publish.py looks                    # what would bring each claim to its next look
+python scripts/publish.py looks run workers=2      # make these runs, cheapest claim first
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +27,10 @@ from trimtab.benchmarks.board import curves, leaderboard
 from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.claim_list import check_names, read_claims
-from trimtab.benchmarks.board.arena.claims import find
+from trimtab.benchmarks.board.arena.claims import Finding, find
 from trimtab.benchmarks.board.arena.claims import to_markdown as claims_markdown
 from trimtab.benchmarks.board.arena.model import Arena
+from trimtab.benchmarks.board.arena.next_looks import NextLook, plan_looks
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.model import Leaderboard
@@ -58,6 +62,8 @@ KINDS = (
 OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")
 """Files that a suite with controls has besides."""
 DATA_SUITES = ("offline", "offline_to_online")
+CALLED = {"": "arena", **{name: name for name in DATA_SUITES}}
+"""The suites by what a claim calls them."""
 CLAIMS, BOARD = "claims.md", "leaderboard.json"
 
 
@@ -313,7 +319,7 @@ def arena_of(place: Path) -> Arena:
     )
 
 
-def claims(results: Path = RESULTS) -> None:
+def judge(results: Path = RESULTS) -> list[Finding]:
     """Judge the claims of ``claims.yaml`` by the committed rows of the arena and suites of data.
 
     Raises:
@@ -332,14 +338,73 @@ def claims(results: Path = RESULTS) -> None:
     }
     listed = read_claims(results / "claims.yaml")
     places = {}
-    called = {"": "arena", **{name: name for name in DATA_SUITES}}  # a claim's suite, and its file
-    for key, name in called.items():  # their whole grids: a claim may wait for its rows
+    for key, name in CALLED.items():  # their whole grids: a claim may wait for its rows
         document = read_document(name)[1]
         runs = [*expanded(name, document["grid"], {}).values(), *document.get("runs", {}).values()]
         places[key] = [run.get("place", {}) for run in runs]
     check_names(listed, places)
-    found = find(listed, arena_of(place), data)
-    atomic_write_text(results / CLAIMS, claims_markdown(found))
+    return find(listed, arena_of(place), data)
+
+
+def claims(results: Path = RESULTS) -> None:
+    """Write what committed rows say of the claims.
+
+    Raises:
+        TrimtabError: as :func:`judge`.
+    """
+    atomic_write_text(results / CLAIMS, claims_markdown(judge(results)))
+
+
+def next_looks(results: Path = RESULTS) -> list[NextLook]:
+    """Judge the claims, and return what would bring those that are not told to their next looks."""
+    files = {key: results / name.replace("_", "-") / RECORDS for key, name in CALLED.items()}
+    records = {
+        key: read_json(file, "runs") if file.is_file() else [] for key, file in files.items()
+    }
+    return plan_looks(judge(results), records, load_suite("arena", "runs").controls)
+
+
+def print_looks(looks: Sequence[NextLook]) -> None:
+    """Print a plan, a line for each claim, in order."""
+    for one in looks:
+        sys.stdout.write(
+            f"{one.hours:5.1f} core-hours, {len(one.runs):3d} runs: to {one.look} seeds: "
+            f"{one.claim.text}\n"
+        )
+    hours = sum(one.hours for one in looks)
+    sys.stdout.write(f"{hours:5.1f} core-hours in all; a claim's runs are not counted again\n")
+
+
+def run_looks(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) -> None:
+    """Make the runs of the next looks, those of the cheapest claim first; judge after each claim.
+
+    It ends where every claim is told or has spent its budget. Stop it at any time, and give the
+    same command again to go on: a run that was stopped resumes, and a finished one is added.
+
+    Args:
+        words: further words of ``trimtab bench``, such as ``workers=1``.
+        results: folder of the committed results.
+        project: folder whose README.md and docs/ have tables of them.
+
+    Raises:
+        TrimtabError: if a suite's run fails.
+    """
+    while looks := next_looks(results):
+        first = looks[0]
+        print_looks(looks[:1])
+        suite = CALLED[first.claim.suite]
+        wanted: dict[str, list[int]] = {}
+        for name, seed in first.runs:
+            wanted.setdefault(name, []).append(seed)
+        for seeds in sorted({tuple(sorted(some)) for some in wanted.values()}):
+            names = [name for name, some in wanted.items() if tuple(sorted(some)) == seeds]
+            chosen = [f"only={','.join(names)}", f"seeds={','.join(map(str, seeds))}"]
+            trimtab = str(Path(sys.executable).with_name("trimtab"))
+            done = subprocess.run([trimtab, "bench", f"suite={suite}", *chosen, *words])
+            if done.returncode:
+                raise TrimtabError("publish: the suite did not end; give the same command again")
+            add(Path("runs") / "suites" / f"{suite}-part", results, project)
+    claims(results)
 
 
 def main(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) -> int:
@@ -353,6 +418,10 @@ def main(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) ->
                 recompute(results, project)
             case ["claims"]:
                 claims(results)
+            case ["looks"]:
+                print_looks(next_looks(results))
+            case ["looks", "run", *more]:
+                run_looks(more, results, project)
             case ["add", folder]:
                 add(Path(folder), results, project)
             case [folder]:

@@ -447,3 +447,17 @@ def test_the_suites_of_data_hold_their_cpu_scale(name: str, root: Path) -> None:
     place = root / "benchmarks" / "results" / name.replace("_", "-")
     records = json.loads((place / "runs.json").read_text(encoding="utf-8"))
     assert {(record["name"], record["seed"]) for record in records} == wanted
+
+
+def test_the_next_looks_are_of_claims_that_are_not_told_and_within_their_budgets(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(root / "scripts")
+    looks = importlib.import_module("publish").next_looks(RESULTS)
+    page = (RESULTS / "claims.md").read_text(encoding="utf-8")
+    for one in looks:
+        (line,) = (row for row in page.splitlines() if row.startswith(f"| {one.claim.text} (looks"))
+        assert "**not told yet**" in line
+        assert one.look in one.claim.looks and one.hours >= 0
+    runs = [(one.claim.suite, run) for one in looks for run in one.runs]
+    assert len(runs) == len(set(runs))

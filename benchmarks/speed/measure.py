@@ -39,11 +39,12 @@ GROUPS: Mapping[str, str] = {
     "improvement": "trimtab.benchmarks.speed.cases.improvement",
     "offline": "trimtab.benchmarks.speed.cases.offline",
     "training": "trimtab.benchmarks.speed.cases.training",
+    "mjx": "trimtab.benchmarks.speed.cases.mjx",
     "latency": "trimtab.benchmarks.speed.cases.latency",
 }
 """Where the rows of each group are: a module with ``PAIRS``."""
 
-_RUNS = {"updates", "improvement", "offline", "training"}
+_RUNS = {"updates", "improvement", "offline", "training", "mjx"}
 """Groups whose work is that of a run."""
 
 _ENDING = 5.0

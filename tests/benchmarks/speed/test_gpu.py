@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from loading import load_module
 
 from trimtab.benchmarks.training.settings.config import compose_run
-from trimtab.benchmarks.training.settings.constructors import keywords
 from trimtab.errors import TrimtabError
 
 
@@ -113,17 +113,19 @@ def test_a_run_for_a_gpu_comes_to_its_end(
 ) -> None:
     """The same run, small, on the processor."""
     monkeypatch.setattr(gpu.gpu_training, "WORDS", ["eval_episodes=2"])
-    monkeypatch.setattr(gpu.gpu_training, "PPO", ["algorithm.rollout_steps=32"])
     monkeypatch.setattr(gpu.gpu_training, "EVALUATIONS", 4)
-    asked: list[dict[str, Any]] = []
+    asked: list[tuple[Any, ...]] = []
 
-    def peer(task: str, **settings: Any) -> float:
-        asked.append({"task": task, **settings})
+    def peer(
+        task: str, numbers: Any, parts: int, steps: int, done: Callable[[float], None]
+    ) -> None:
+        asked.append((task, numbers, parts, steps))
         if len(asked) == 2:
             raise AttributeError("jax has no pmap\nlong story")
-        return 200.0
+        for rate in (1.0, 100.0, 200.0, 300.0):  # the first one has the compilation
+            done(rate)
 
-    monkeypatch.setattr(gpu.gpu_training.gpu_brax, "steps_per_second", peer)
+    monkeypatch.setattr(gpu.gpu_training.brax_side, "train", peer)
     training = gpu.gpu_training.Training("ppo", "gym/InvertedPendulum-v5", copies=1, steps=512)
     row, again = (
         gpu.trained(gpu.settings([f"out={tmp_path}", "scale=0.5"]), training) for _ in range(2)
@@ -131,12 +133,12 @@ def test_a_run_for_a_gpu_comes_to_its_end(
     assert row["peer"] == 200.0 and row["ratio_median"] == row["ours"] / 200.0
     assert again["peer_failed"] == "AttributeError: jax has no pmap" and again["peer"] is None
     # The peer gets what the run's words say.
-    assert asked[0] == {"task": "InvertedPendulum-v5", "copies": 1, "steps": 256, "rollout": 32,
-                        "minibatches": 8, "epochs": 5, "hidden": 64}  # fmt: skip
-    config = compose_run(row["words"])
-    assert "hidden" not in config["algorithm"]  # so it is the default, whose widths are 64
-    assert keywords(config["algorithm"]["_target_"])["hidden"].default == (64, 64)
-    assert config["algorithm"]["batch_size"] == 32 // 8
+    task, numbers, _, steps = asked[0]
+    assert (task, steps) == ("InvertedPendulum-v5", 256)
+    said = compose_run(row["words"])["algorithm"]
+    assert said["rollout_steps"] == numbers.rollout and said["epochs"] == numbers.epochs
+    assert said["hidden"] == [numbers.hidden] * 2
+    assert said["batch_size"] == numbers.rollout * numbers.copies // numbers.minibatches
     metrics = (tmp_path / "ppo" / "metrics.jsonl").read_text()
     assert {steps: len(them) for steps, them in row["returns_by_steps"].items()} == dict.fromkeys(
         (64, 128, 192, 256), 2

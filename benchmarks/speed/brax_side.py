@@ -1,4 +1,4 @@
-"""Brax's PPO on a Playground task, as the peer of the runs of ``scripts/gpu_training.py``.
+"""Brax's PPO on a Playground task, as a peer with the same numbers as ours.
 
 It has the same copies, rollout, minibatches, epochs and widths of networks as ours. Its copies
 start every episode in a first state that is kept, and its policy's spread depends on the
@@ -10,32 +10,55 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from trimtab.envs.engines.mjx_programs import load_suite
 
-__all__ = ["steps_per_second"]
-
-EPOCHS = 9
-"""Parts of the training that are timed; the first one has the compilation and does not count."""
+__all__ = ["Numbers", "train", "wrap", "wrapper_of"]
 
 
-def steps_per_second(
-    task: str, *, copies: int, steps: int, rollout: int, minibatches: int, epochs: int, hidden: int
-) -> float:
-    """Train, and return the median rate over the parts of the training, without evaluations.
+@dataclass(frozen=True)
+class Numbers:
+    """What both sides of a row of PPO have in common.
 
-    Args:
-        task: Playground's name of the task.
+    Attributes:
         copies: environments side by side.
-        steps: environment steps in all.
         rollout: steps of each copy in an iteration.
         minibatches: parts of a rollout that an epoch learns from, one after another.
         epochs: passes over each rollout.
         hidden: width of the two hidden layers of either network.
+    """
+
+    copies: int
+    rollout: int = 32
+    minibatches: int = 8
+    epochs: int = 5
+    hidden: int = 64
+
+    def words(self) -> list[str]:
+        """Return our words of these numbers, without the device."""
+        return [
+            "algorithm=ppo", f"num_envs={self.copies}", f"algorithm.rollout_steps={self.rollout}",
+            f"algorithm.batch_size={self.copies * self.rollout // self.minibatches}",
+            f"algorithm.epochs={self.epochs}", f"algorithm.hidden=[{self.hidden},{self.hidden}]",
+        ]  # fmt: skip
+
+
+def train(
+    task: str, numbers: Numbers, parts: int, steps: int, done: Callable[[float], None]
+) -> None:
+    """Train in parts, without evaluations; the first part has the compilation.
+
+    Args:
+        task: Playground's name of the task.
+        numbers: of environments, networks and minibatches.
+        parts: of the training.
+        steps: environment steps in all.
+        done: called after each part with Brax's own rate of it, in steps a second.
     """
     suite = load_suite()
     import jax
@@ -47,38 +70,41 @@ def steps_per_second(
         setattr(jax, "device_put_replicated", lambda tree, devices: replicate(tree))  # noqa: B010
     ppo: Any = importlib.import_module("brax.training.agents.ppo.train")
     networks: Any = importlib.import_module("brax.training.agents.ppo.networks")
-    wrapper = _wrapper(suite)
-    rates: list[float] = []
     ppo.train(
         suite.load(task),
         num_timesteps=steps,
-        num_envs=copies,
+        num_envs=numbers.copies,
         max_devices_per_host=1,
-        wrap_env_fn=wrapper.wrap_for_brax_training,
+        wrap_env_fn=wrapper_of(suite).wrap_for_brax_training,
         episode_length=1000,
-        unroll_length=rollout,
-        batch_size=copies // minibatches,
-        num_minibatches=minibatches,
-        num_updates_per_batch=epochs,
-        num_evals=EPOCHS + 1,
+        unroll_length=numbers.rollout,
+        batch_size=numbers.copies // numbers.minibatches,
+        num_minibatches=numbers.minibatches,
+        num_updates_per_batch=numbers.epochs,
+        num_evals=parts + 1,
         run_evals=False,
         num_eval_envs=8,
-        progress_fn=lambda _, metrics: rates.append(float(metrics["training/sps"])),
+        progress_fn=lambda _, metrics: done(float(metrics["training/sps"])),
         normalize_observations=True,
         learning_rate=3e-4,
         discounting=0.99,
         max_grad_norm=0.5,
         network_factory=functools.partial(
             networks.make_ppo_networks,
-            policy_hidden_layer_sizes=(hidden, hidden),
-            value_hidden_layer_sizes=(hidden, hidden),
+            policy_hidden_layer_sizes=(numbers.hidden, numbers.hidden),
+            value_hidden_layer_sizes=(numbers.hidden, numbers.hidden),
             activation=linen.tanh,
         ),
     )
-    return statistics.median(rates[1:])
 
 
-def _wrapper(suite: ModuleType) -> Any:
+def wrap(task: str) -> Any:
+    """Return a task as Brax's training wraps it: copies, time limit, restarts."""
+    suite = load_suite()
+    return wrapper_of(suite).wrap_for_brax_training(suite.load(task), episode_length=1000)
+
+
+def wrapper_of(suite: ModuleType) -> Any:
     """Return Playground's module of wrappers; to import it by its name would import its package."""
     assert suite.__file__ is not None
     file = Path(suite.__file__).parents[1] / "wrapper.py"
