@@ -10,7 +10,8 @@ Adroit (Rajeswaran et al., 2018, "Learning Complex Dexterous Manipulation"): pos
 joints of a hand, and of up to six that carry it, 100 times a second; rewards as Gymnasium-Robotics
 shapes them, or 10 on success and -0.1 elsewhere (``Sparse``). An episode goes on after success.
 
-Mazes are described in ``mazes.py`` and ``two_doors.py``, the kitchen in ``kitchen.py``.
+Mazes are described in ``mazes.py``, ``two_doors.py`` and ``four_goals.py``, the kitchen in
+``kitchen.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, cast
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
+from trimtab.envs.families.robotics.four_goals import FOUR_GOALS, build_four_goals
 from trimtab.envs.families.robotics.goals import FlatGoalEnv, registered
 from trimtab.envs.families.robotics.kitchen import KITCHENS, build_kitchen
 from trimtab.envs.families.robotics.mazes import (
@@ -104,6 +106,7 @@ _BUILDERS: dict[str, Callable[..., RawEnv]] = {
     **dict.fromkeys(_FETCH, _build_fetch),
     **dict.fromkeys(OWN_MAZES, build_own_maze),
     **dict.fromkeys(TWO_DOORS, build_two_doors),
+    **dict.fromkeys(FOUR_GOALS, build_four_goals),
     **dict.fromkeys(POINT_MAZES, build_point_maze),
     **dict.fromkeys(ANT_MAZES, build_ant_maze),
     **dict.fromkeys(_ADROIT, _build_adroit),
@@ -119,7 +122,16 @@ FAMILY = Family(
     name="robotics",
     install="trimtab[robotics]",
     packages=("mujoco", "gymnasium", "gymnasium-robotics"),
-    tasks={**_FETCH, **OWN_MAZES, **TWO_DOORS, **POINT_MAZES, **ANT_MAZES, **_ADROIT, **KITCHENS},
+    tasks={
+        **_FETCH,
+        **OWN_MAZES,
+        **TWO_DOORS,
+        **FOUR_GOALS,
+        **POINT_MAZES,
+        **ANT_MAZES,
+        **_ADROIT,
+        **KITCHENS,
+    },
     build=_build,
     frames=mujoco_frames,
 )

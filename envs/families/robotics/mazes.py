@@ -16,7 +16,8 @@ is as long as the other; an action holds for 0.04 s, so that a chunk of eight co
 ``PointMaze-TwoRoutes-Blocked-v0`` the upper corridor is walled up at its far end: a policy
 that knows only that way has to be steered to the other. ``two_doors.py`` draws the closed corridor
 anew in each episode. With ``cost=upper`` both have a cost, beside the reward: 1 for each action
-that ends above the block, so that the upper way is the dearer one.
+that ends above the block, so that the upper way is the dearer one. With ``dense=true`` the reward
+of an action is how much nearer it brings the ball (``nearer.py``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from trimtab.envs.core.private_files import private_temporary_files
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import RawEnv, Task
 from trimtab.envs.families.robotics.goals import FlatGoalEnv, registered
+from trimtab.envs.families.robotics.nearer import NearerEnv
 from trimtab.errors import TrimtabError
 
 __all__ = [
@@ -89,6 +91,7 @@ _OWN_MAPS = {
 _OWN_NOISE = 0.3  # of a cell: starts and goals vary, and stay clear of the walls
 
 _COSTS = ("none", "upper")
+_DENSE = (False, True)
 
 OWN_REPEAT = 4
 """Steps of the 100 Hz maze for each action in our own mazes: control at 25 Hz."""
@@ -113,7 +116,10 @@ _ANT_TAGS = ("navigation", "locomotion", "goal")
 
 OWN_MAZES: Mapping[str, Task] = {
     name: Task(
-        100, "success", tags=(*_POINT_TAGS, "sparse", "two-routes"), options={"cost": _COSTS}
+        100,
+        "success",
+        tags=(*_POINT_TAGS, "sparse", "two-routes"),
+        options={"cost": _COSTS, "dense": _DENSE},
     )
     for name in _OWN_MAPS
 }
@@ -179,23 +185,27 @@ def cell_to_xy(
     return x, y
 
 
-def build_own_maze(task: str, *, render: bool, cost: str = _COSTS[0]) -> RawEnv:
+def build_own_maze(
+    task: str, *, render: bool, cost: str = _COSTS[0], dense: bool = False
+) -> RawEnv:
     """Build one of our own point mazes.
 
     Args:
         task: its name.
         render: whether pictures are wanted.
         cost: ``upper``: an action costs 1 where it ends in the corridor above the block.
+        dense: whether the reward is how much nearer an action brings the ball.
     """
     with quiet():
         env = point_maze_of(_OWN_MAPS[task], render=render)
-        return FlatGoalEnv(
+        flat = FlatGoalEnv(
             env,
             achieved_at=0,
             frame_skip=env.point_env.frame_skip,
             repeat=OWN_REPEAT,
             cost=_in_upper_corridor if cost in _COSTS[1:] else None,
         )
+    return NearerEnv(flat, _OWN_MAPS[task]) if dense else flat
 
 
 def _in_upper_corridor(obs: Any) -> float:
@@ -205,15 +215,21 @@ def _in_upper_corridor(obs: Any) -> float:
     return float(left < obs[0] < right and obs[1] > middle - CELL_SIZE / 2)
 
 
-def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
-    """Return Gymnasium-Robotics' point maze over a map of our own; it ends at the goal."""
+def point_maze_of(cells: MazeMap, *, render: bool, ends: bool = True) -> Any:
+    """Return Gymnasium-Robotics' point maze over a map of our own.
+
+    Args:
+        cells: the map.
+        render: whether pictures are wanted.
+        ends: whether an episode ends at the goal.
+    """
     from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
     with private_temporary_files():
         env = PointMazeEnv(
             maze_map=[list(row) for row in cells],
             reward_type="sparse",
-            continuing_task=False,
+            continuing_task=not ends,
             render_mode="rgb_array" if render else None,
         )
     env.position_noise_range = _OWN_NOISE
