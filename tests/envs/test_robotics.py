@@ -11,6 +11,7 @@ import pytest
 
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.families.robotics.kitchen import KITCHEN_SUBTASKS
+from trimtab.envs.families.robotics.four_goals import FOUR_GOALS
 from trimtab.envs.families.robotics.mazes import OWN_MAZES
 from trimtab.envs.families.robotics.two_doors import TWO_DOORS
 from trimtab.envs.registry import get_spec, list_tasks, make
@@ -18,7 +19,8 @@ from trimtab.envs.registry import get_spec, list_tasks, make
 TASKS = {
     id.removeprefix("robotics/"): task
     for id, task in list_tasks().items()
-    if id.startswith("robotics/") and id.removeprefix("robotics/") not in {*OWN_MAZES, *TWO_DOORS}
+    if id.startswith("robotics/")
+    and id.removeprefix("robotics/") not in {*OWN_MAZES, *TWO_DOORS, *FOUR_GOALS}
 }
 STEPS = 20
 
