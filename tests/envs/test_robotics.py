@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from trimtab.envs.core.quiet import quiet
-from trimtab.envs.families.robotics.kitchen import KITCHEN_SUBTASKS
 from trimtab.envs.families.robotics.four_goals import FOUR_GOALS
+from trimtab.envs.families.robotics.kitchen import KITCHEN_SUBTASKS
 from trimtab.envs.families.robotics.mazes import OWN_MAZES
 from trimtab.envs.families.robotics.two_doors import TWO_DOORS
 from trimtab.envs.registry import get_spec, list_tasks, make
