@@ -1,4 +1,4 @@
-"""Write docs/methods.md: what improves a pretrained policy or learns from data, method by method.
+"""Write docs/methods.md: every method, by when it learns and from what.
 
 ``python scripts/methods.py`` reads the registry (family, paper, whether faithful), the sentences of
 ``docs/methods.yaml``, the commands of ``docs/cross_product.yaml``, and the committed rows of the
@@ -44,18 +44,19 @@ OF_DATA = ("offline", "offline-to-online")
 CLONE = "clone_"
 """What a suite of data calls cloning by a kind of policy begins with."""
 IMPROVING = ("steering", "selection", "editing", "finetuning", "offline_to_online")
-DESCRIBED = (*IMPROVING, "offline")
+DESCRIBED = (*IMPROVING, "offline", "on_policy", "off_policy")
 _SENTENCES = ("idea", "when", "needs", "cost", "paper")
 KINDS = ("gaussian", "diffusion", "flow", "consistency")
 OPENING = """\
-# Methods that improve a pretrained policy, and methods that learn from data
+# Methods
 
 This page is written by `python scripts/methods.py`. Every method is one file in a folder of
 `algorithms/`, whose name is its family, and one file in `conf/algorithm/`. The first families
 start from the same frozen policy: `base=` names a run or a bundle. `trimtab bench suite=arena`
 compares them, beside the controls that an honest answer needs. The offline methods learn from
 `dataset=` alone, and most can go on in the environment (`online_steps`); `trimtab bench
-suite=offline` and `suite=offline_to_online` compare them. "Our result" is the mean success with
+suite=offline` and `suite=offline_to_online` compare them. The last two families learn in the
+environment from nothing. "Our result" is the mean success with
 one setting over the contests of the committed arena rows. For methods of data it is the mean score
 of the last evaluations on each dataset, a success or a return, after a hundredth of the papers'
 updates (`benchmarks/results/offline`). A dash says that there are no rows yet."""
