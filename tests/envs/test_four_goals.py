@@ -13,7 +13,7 @@ from trimtab.envs.families.robotics.mazes import TWO_ROUTES_BLOCKED_MAP, TWO_ROU
 from trimtab.envs.families.robotics.nearer import Ways
 from trimtab.envs.registry import make
 
-FOUR, BLOCKED = "robotics/PointMaze-FourGoals-v0", "robotics/PointMaze-FourGoals-Blocked-v0"
+FOUR = "robotics/PointMaze-FourGoals-v0"
 SIDES = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
 
@@ -63,13 +63,14 @@ def test_four_goals_are_equally_good_and_the_reward_is_the_way_that_is_gained(go
     assert 1.8 < total < 3.2 and 6 < len(seen) < 16
 
 
-def test_a_closed_goal_is_not_reached_and_attracts_nothing() -> None:
-    env = make(BLOCKED)
-    _, total, ended, info = play(env, lambda obs: SIDES[0], seed=0)
+@pytest.mark.parametrize("goal", range(4))
+def test_a_closed_goal_is_not_reached_and_attracts_nothing(goal: int) -> None:
+    env = make(FOUR, closed=("right", "up", "left", "down")[goal])
+    _, total, ended, info = play(env, lambda obs: SIDES[goal], seed=0)
     assert not ended and not info["success"] and total < 0.0
-    for goal in (1, 2, 3):
-        _, _, ended, info = play(env, lambda obs, goal=goal: SIDES[goal], seed=0)
-        assert ended and info["goal"] == goal
+    for other in {*range(4)} - {goal}:
+        _, _, ended, info = play(env, lambda obs, other=other: SIDES[other], seed=0)
+        assert ended and info["goal"] == other
 
 
 def follow(side: int) -> Callable[[Any], Any]:

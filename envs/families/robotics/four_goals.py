@@ -3,9 +3,9 @@
 In ``PointMaze-FourGoals-v0`` the ball starts in the middle of an open room, give or take 0.3 m, and
 there is a goal 2 m away in the direction of either axis: four best actions. The observation is
 ``[x, y, velocity x, velocity y]`` (m, m/s), an action holds for 0.04 s, the reward is that of
-``nearer.py``. In ``PointMaze-FourGoals-Blocked-v0`` the right goal is walled up and counts no more:
-a policy of the first task that kept several goals still reaches one, and a policy that kept the
-right one alone does not. (Haarnoja et al., "Reinforcement Learning with Deep Energy-Based
+``nearer.py``. With ``closed=right`` (up, left, down) that goal is walled up and counts no more: a
+policy of the open room that kept several goals still reaches one, and a policy that kept this one
+alone does not. (Haarnoja et al., "Reinforcement Learning with Deep Energy-Based
 Policies", arXiv 1702.08165, have such a room for the same question.)
 """
 
@@ -42,21 +42,23 @@ ROOM: MazeMap = (
     (1, 1, 1, 1, 1, 1, 1, 1, 1),
 )
 """As in ``mazes.py``; Gymnasium-Robotics needs a goal of its own, which counts for nothing here."""
-GOAL_CELLS = ((4, 6), (2, 4), (4, 2), (6, 4))
-"""Row and column of the four goals: right, up, left, down."""
-GOALS = np.array([cell_to_xy(ROOM, *cell) for cell in GOAL_CELLS])
+GOAL_CELLS = {"right": (4, 6), "up": (2, 4), "left": (4, 2), "down": (6, 4)}
+"""Row and column of each goal."""
+GOALS = np.array([cell_to_xy(ROOM, *cell) for cell in GOAL_CELLS.values()])
 """The goals [4, 2] in metres."""
 REACHED = 0.45
 """Distance in metres within which Gymnasium-Robotics' point mazes are solved."""
 
-_OPEN = {"PointMaze-FourGoals-v0": (0, 1, 2, 3), "PointMaze-FourGoals-Blocked-v0": (1, 2, 3)}
+_CLOSED = ("none", *GOAL_CELLS)
 FOUR_GOALS: Mapping[str, Task] = {
-    name: Task(100, "success", tags=("navigation", "four-goals")) for name in _OPEN
+    "PointMaze-FourGoals-v0": Task(
+        100, "success", tags=("navigation", "four-goals"), options={"closed": _CLOSED}
+    )
 }
 
 
 class FourGoalsEnv(gymnasium.Env[Any, Any]):
-    """The room with four goals.
+    """The room with four goals, or those of them that are open.
 
     ``info`` of a step that reaches a goal has its number in ``goal``, counted from the right one
     against the clock.
@@ -105,10 +107,16 @@ class FourGoalsEnv(gymnasium.Env[Any, Any]):
         self._env.close()
 
 
-def build_four_goals(task: str, *, render: bool) -> RawEnv:
-    """Build one of the two rooms."""
-    walls = [cell for goal, cell in enumerate(GOAL_CELLS) if goal not in _OPEN[task]]
-    cells = with_walls(ROOM, walls)
+def build_four_goals(task: str, *, render: bool, closed: str = _CLOSED[0]) -> RawEnv:
+    """Build the room.
+
+    Args:
+        task: its name.
+        render: whether pictures are wanted.
+        closed: the goal that is walled up, or ``none``.
+    """
+    cells = with_walls(ROOM, [cell for name, cell in GOAL_CELLS.items() if name == closed])
+    goals = [number for number, name in enumerate(GOAL_CELLS) if name != closed]
     with quiet():
         env = point_maze_of(cells, render=render, ends=False)
-    return FourGoalsEnv(env, cells, _OPEN[task])
+    return FourGoalsEnv(env, cells, goals)
