@@ -118,7 +118,8 @@ class DPMD(SDAC):
         noisy, level, noise = self.add_noise(clean.flatten(0, 1))
         rows = obs.expand(self.candidates, -1, -1).flatten(0, 1)
         error = (self.predict_noise(rows, noisy, level) - noise).square().clamp(max=self.max_error)
-        loss = (weight.flatten()[:, None, None] * error).sum(0).mean() / len(obs)
+        error = error.unflatten(0, weight.shape)
+        loss = (weight[..., None, None] * error).sum(0).mean()
         self.policy_optimizer.step(loss)
 
         # Temperature: raise it while the weights are further from equal ones than they should be.

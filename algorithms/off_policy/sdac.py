@@ -27,17 +27,17 @@ Deviations from flow-rl: ``candidates`` K is 64, as the authors' (there: 500); t
 ``train_steps`` levels of this suite's cosine schedule (there: continuous), and steps of DDPM have
 the variance of the posterior (there: beta); the denoiser is this suite's, with ReLU and sinusoidal
 features of time (there: Mish, learned features, and a network of its own for the observation); the
-policy learns after the critics' step (there: from the critics before it); actions seen by critics
-are scaled to [-1, 1].
+policy learns after the critics' step (there: from the critics before it); losses are summed over
+critics and candidates (there: averaged); actions seen by critics are scaled to [-1, 1].
 
-The authors' code (mahaitongdae/diffusion_policy_online_rl) has otherwise: a in a_t is drawn from
+The authors' code (mahaitongdae/diffusion_policy_online_rl) has otherwise: a in a_t is an action of
 the policy; candidates are clipped to the box, not drawn in it; a linear schedule, and chains that
-begin at half of the noise; rewards times 0.2; networks of three layers with Mish; the policy and
-the targets move every second update, of five environments' steps together; a policy's rate that
-falls to 3e-5; noise of 0.1 alpha on actions that gather and on those of the target. Its weights
-are ``softmax(5 min Q / alpha)``, which with its scale of rewards is a temperature of alpha. Its
-alpha is learned against an entropy that is a function of alpha alone, so it is a schedule, from 5
-to 0.98, that no data enter; here ``temperature`` is constant, as in flow-rl.
+begin at half of the noise; rewards times 0.2; networks of three layers with Mish; one update for a
+step of five environments, every second of which moves the policy and the targets; a rate of the
+policy that falls to 3e-5; noise of 0.1 alpha on actions that gather and on those of the target.
+Its weights are ``softmax(5 min Q / alpha)``, which with its scale of rewards is a temperature of
+alpha. Its alpha is learned against an entropy that is a function of alpha alone, so it is a
+schedule, from 5 to 0.98, that no data enter; here ``temperature`` is constant, as in flow-rl.
 """
 
 from __future__ import annotations

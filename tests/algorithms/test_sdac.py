@@ -413,7 +413,7 @@ def test_the_old_policy_is_renewed_every_few_updates() -> None:
 LEARNERS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "sdac": (SDAC, {"candidates": 32, "temperature": 0.1}),
     "qsm": (QSM, {}),
-    "dpmd": (DPMD, {"candidates": 16, "target_kl": 1.0, "temperature_learning_rate": 1e-2}),
+    "dpmd": (DPMD, {"candidates": 8, "target_kl": 1.0, "temperature_learning_rate": 1e-2}),
 }
 
 
