@@ -45,8 +45,8 @@ WITHOUT_CRITIC = {"bc", "consistency_distillation", "decision_transformer", "fro
 WITHOUT_CRITIC |= {"golden_ticket", "oppo", "repeated_noise"}
 # What is valued here is a plan and its correction; their own tests go through the equations by row.
 WITHOUT_CRITIC |= {"expo", "pa_rl", "residual"}
-# Flows cannot be held at a plan: the critics of these have tests of their own.
-WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
+# Flows and diffusions cannot be held at a plan: the critics of these have tests of their own.
+WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr", "sdac", "qsm", "dpmd"}
 # Distances and no values; critics of the data's own actions, whose losses are worked out by row in
 # tests of their own.
 WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}

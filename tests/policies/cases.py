@@ -11,6 +11,7 @@ import torch
 
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.kinds.best_draw import BestDrawPolicy
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
@@ -110,6 +111,9 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     "edited_latent": _edited_latent,
     "best_of": lambda: BestOfPolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
+    ),
+    "best_draw": lambda: BestDrawPolicy(
+        _fitted(DiffusionPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=3, hidden=(16,)
     ),
     "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
                                             train_steps=4)),
