@@ -20,6 +20,7 @@ from trimtab.algorithms.off_policy.fast_td3 import CategoricalCritic, FastTD3
 from trimtab.benchmarks.contracts.methods import written
 from trimtab.benchmarks.training.collector import Collector
 from trimtab.benchmarks.training.experience import batch_spec_of
+from trimtab.benchmarks.training.identity import constructed
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.vector import make_vec
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
@@ -294,6 +295,11 @@ def test_a_policy_without_statistics_is_what_it_was() -> None:
     policy = DeterministicPolicy(SPEC, hidden=(8,))
     assert "normalize_observations" not in policy.config()
     assert not hasattr(policy.normalizer, "see")
+    target = f"{DeterministicPolicy.__module__}.DeterministicPolicy"
+    for chosen in (False, True):
+        section = {"_target_": target, "normalize_observations": chosen}
+        known = constructed("policy", "deterministic", section)
+        assert ("normalize_observations" in str(known)) == chosen  # what a run is known by
 
 
 def test_solves_a_point_mass() -> None:
