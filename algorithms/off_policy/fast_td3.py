@@ -13,7 +13,7 @@ distribution p over M fixed atoms z (C51, arXiv 1707.06887), Q(s, a) its mean:
 - exploration:  mu(s) + N(0, w_n), where environment n draws w_n ~ U(w_min, w_max) anew at the
                 beginning of each of its episodes
 
-It belongs where data are plenty: 128 to 4,096 environments, which share two updates of 32,768
+It belongs where data are plenty: 128 to 8,192 environments, which share two updates of 32,768
 transitions after each of their steps. With few environments take SAC, or a method that makes an
 update for each decision. The defaults are those for HumanoidBench with 128 environments;
 ``value_bound`` is in units of the return and differs from task to task (10 in MuJoCo Playground,
@@ -23,6 +23,8 @@ Deviations from the published code: observations are counted once, when they are
 again in each batch), divided by their deviation (there, by it and 0.01) and clipped at 10; actions
 are clipped to the limits before they are stored; batches are drawn of all rows, not equally many of
 each environment; scaled returns are counted as ``BoundedReturnScale`` says; float32, not bfloat16.
+Left out are options that are off there by default: learning rates that fall, a bound on gradients,
+simplicial layers; and what a critic alone observes.
 """
 
 from __future__ import annotations
@@ -113,8 +115,6 @@ class FastTD3(Algorithm):
         self.policy: DeterministicPolicy = DeterministicPolicy(
             spec, hidden=actor_hidden, normalize_observations=True
         )
-        assert isinstance(self.policy.normalizer, RunningNormalizer)
-        self.normalizer = self.policy.normalizer
         start_near_zero_(self.policy.network)
         self.policy.to(setup.device)
         self.critic = CategoricalCritic(spec.obs_dim + size, hidden, critics, atoms, value_bound)
@@ -128,6 +128,12 @@ class FastTD3(Algorithm):
         scale = BoundedReturnScale(setup.num_envs, setup.discount, value_bound).to(setup.device)
         self.reward_scale = scale if normalize_rewards else None
         self.last_metrics = {"actor_loss": 0.0}
+
+    @property
+    def normalizer(self) -> RunningNormalizer:
+        """The policy's normaliser, which counts observations."""
+        assert isinstance(self.policy.normalizer, RunningNormalizer)
+        return self.policy.normalizer
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics and, every few times, of the actor; move the targets."""
