@@ -208,7 +208,7 @@ def test_an_update_is_that_of_the_published_formulas(
     for weight in algorithm.target.parameters():
         weight.add_(0.3 * torch.randn_like(weight))
     algorithm.target.head.second.weight.normal_()
-    algorithm.target.head.bias.copy_(algorithm.critic.head.bias)
+    algorithm.target.head.bias.copy_(algorithm.critic.head.bias.detach())
     for network in (algorithm.actor, algorithm.critic, algorithm.target, algorithm.temperature):
         network.double()
     for name in ("actor", "critic", "temperature"):  # with fresh moments, and 64 bits
