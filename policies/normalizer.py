@@ -170,15 +170,14 @@ class RunningNormalizer(Normalizer):
 
     Args:
         spec: shapes and limits.
-        limit: normalised observations are clipped to ``[-limit, limit]``.
+        limit: normalised observations are clipped to ``[-limit, limit]``; None: they are not.
     """
 
-    limit: float
     mean: Tensor
     variance: Tensor
     count: Tensor
 
-    def __init__(self, spec: PolicySpec, limit: float = 10.0) -> None:
+    def __init__(self, spec: PolicySpec, limit: float | None = 10.0) -> None:
         super().__init__(spec)
         self.limit = limit
         self.fitted = False  # beside ``count``, so that an exported graph has no branch in it
@@ -198,7 +197,9 @@ class RunningNormalizer(Normalizer):
     def obs(self, obs: Obs) -> Tensor:
         """Return raw observations normalised and clipped, or as they are: ``[..., obs_dim]``."""
         normalised = super().obs(obs)
-        return normalised.clamp(-self.limit, self.limit) if self.fitted else normalised
+        if self.limit is None or not self.fitted:
+            return normalised
+        return normalised.clamp(-self.limit, self.limit)
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)

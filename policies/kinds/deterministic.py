@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import Activation, mlp
+from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.settings import Size
 from trimtab.types import Batch, Obs, PolicySpec
 
@@ -24,9 +26,11 @@ class DeterministicPolicy(Policy):
         hidden: widths of the hidden layers.
         layer_norm: normalise after each hidden layer.
         activation: of the hidden layers: relu, tanh, elu, gelu or silu.
+        normalize_observations: keep a running mean and standard deviation of observations.
     """
 
     evaluate_deterministic = True
+    neutral = MappingProxyType({"normalize_observations": False})
 
     def __init__(
         self,
@@ -35,10 +39,14 @@ class DeterministicPolicy(Policy):
         hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = False,
         activation: Activation = "relu",
+        normalize_observations: bool = False,
     ) -> None:
         super().__init__(
             spec, (0,), hidden=list(hidden), layer_norm=layer_norm, activation=activation
         )
+        if normalize_observations:
+            self.normalizer = RunningNormalizer(spec)
+            self._keywords["normalize_observations"] = True
         self.network = mlp(
             spec.obs_dim, hidden, spec.horizon * spec.action_dim,
             layer_norm=layer_norm, activation=activation,

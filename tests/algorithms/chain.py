@@ -19,10 +19,13 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.common.categorical import expectation
 from trimtab.algorithms.common.rollouts import RolloutActorCritic
 from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
+from trimtab.algorithms.off_policy.fast_td3 import FastTD3
 from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.algorithms.off_policy.simba_v2 import SimbaV2
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.offline.awac import AWAC
 from trimtab.algorithms.offline_to_online.conrft import ConRFT
@@ -37,6 +40,7 @@ from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.benchmarks.training.settings.constructors import class_of, keywords
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
+from trimtab.policies.kinds.hyperspherical_gaussian import HypersphericalGaussianPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import Batch, PolicySpec, Statistics
 
@@ -197,7 +201,7 @@ Values = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 WITH_CRITICS = (
-    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FQL, ReplayingPeer, SAC, TD3,
+    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FastTD3, FQL, ReplayingPeer, SAC, SimbaV2, TD3,
 )  # fmt: skip
 """The classes whose state-action values :func:`critics_of` reads; of ``SERL`` it reads none."""
 WITH_VALUES = (RolloutActorCritic, PPO, SB3PPO)
@@ -220,6 +224,13 @@ def critics_of(algorithm: Algorithm) -> Values | None:
         return steered
     if isinstance(algorithm, SAC | DSRLSAC):
         return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
+    if isinstance(algorithm, SimbaV2 | FastTD3):
+
+        def mean(obs: Tensor, action: Tensor) -> list[Tensor]:
+            logits = algorithm.critic(algorithm.policy.normalizer.obs(obs), action)
+            return [expectation(logits, algorithm.critic.support)]
+
+        return mean
     if isinstance(algorithm, TD3 | ConRFT | AWAC):
         return lambda obs, action: [algorithm.critic(algorithm.policy.normalizer.obs(obs), action)]
     if isinstance(algorithm, BestOfN):
@@ -280,11 +291,11 @@ class HeldPlan:
             return [algorithm.policy.base]
         if isinstance(algorithm, DiffusionQL):
             return [algorithm.policy.base, algorithm.learner]
-        if isinstance(algorithm, FQL):
+        if isinstance(algorithm, FQL | FastTD3):
             return [algorithm.policy]
         if isinstance(algorithm, TD3):
             return [algorithm.policy, algorithm.policy_target]
-        if isinstance(algorithm, SAC | DSRLSAC):
+        if isinstance(algorithm, SAC | DSRLSAC | SimbaV2):
             self.deterministic = False
             # Some step their actor before their critics: it must not move even for that long.
             algorithm.actor_optimizer.learning_rate = 0.0
@@ -298,6 +309,9 @@ class HeldPlan:
         return [model.actor, model.actor_target]
 
     def _fix(self, actor: nn.Module, mean: Tensor) -> None:
+        if isinstance(actor, HypersphericalGaussianPolicy):
+            self._fix_spherical(actor, mean)
+            return
         heads: list[Any] = [m for m in actor.modules() if isinstance(m, nn.Linear)]
         spread = torch.full_like(mean, LOG_STD)
         if self.deterministic:
@@ -308,6 +322,13 @@ class HeldPlan:
             heads, biases = heads[-1:], [torch.cat([mean, spread])]
         for head, bias in zip(heads, biases, strict=True):
             head.weight.zero_()
+            head.bias.copy_(bias)
+
+    def _fix_spherical(self, actor: HypersphericalGaussianPolicy, mean: Tensor) -> None:
+        # Its log standard deviation is a tanh, spread from -10 to 2.
+        spread = torch.full_like(mean, math.atanh((LOG_STD + 4.0) / 6.0))
+        for head, bias in ((actor.mean_head, mean), (actor.log_std_head, spread)):
+            head.second.weight.zero_()
             head.bias.copy_(bias)
 
     @torch.no_grad()
@@ -325,6 +346,8 @@ def entropy_bonus(algorithm: Algorithm, count: int) -> float:
     if isinstance(algorithm, SAC | DSRLSAC) and algorithm.backup_entropy:
         size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0
         assert size == 1.0
+        return float(algorithm.temperature().detach()) * nats
+    if isinstance(algorithm, SimbaV2):
         return float(algorithm.temperature().detach()) * nats
     if isinstance(algorithm, SB3SAC):
         return math.exp(float(algorithm.temperature.value)) * nats

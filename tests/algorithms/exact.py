@@ -41,6 +41,10 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "samples": 2,
     "dropout": 0.0,
     "penalty": 0.0,
+    "actor_width": 32,
+    "critic_width": 32,
+    "weight_decay": 0.0,
+    "decay_steps": None,
 }
 
 TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with

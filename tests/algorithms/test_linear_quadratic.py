@@ -62,12 +62,16 @@ HELD = (
     "qc",
     "awac",
     "ogsrl",
+    "simba_v2",
 )
 
 
 @pytest.mark.parametrize("name", [n for n in exact.with_critics() if not n.startswith(HELD)])
 def test_actor_and_critics_find_the_riccati_solution(name: str) -> None:
-    """All but peers and those that are held to more: data, an old policy, or a base's samples."""
+    """All but peers and those that are held to more: data, an old policy, or a base's samples.
+
+    SimbaV2 needs more updates and other settings; its own tests hold it against this task.
+    """
     torch.manual_seed(0)
     settings = {**exact.EXACT, "initial_temperature": 1e-3, "target_entropy": -4.0, "alpha": 0.0}
     algorithm = chain.built(name, **settings)

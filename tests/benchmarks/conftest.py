@@ -205,6 +205,8 @@ class Tiny:
             "pretraining_updates": "1",
             "rollin_decisions": "5",
             "references": "64",
+            "actor_width": "16",
+            "critic_width": "16",
         }
         words = [
             *self.task(out),

@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.benchmarks.training.rows import read_episodes
 
-HOPPING = ("sac", "td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
+HOPPING = ("sac", "td3", "simba_v2", "fast_td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
 
 
 def run_folder(out: Path) -> Path:

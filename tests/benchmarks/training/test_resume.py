@@ -43,7 +43,7 @@ run_folder, outcome, words_of = resumed.run_folder, resumed.outcome, resumed.wor
 CONTEXT = multiprocessing.get_context("forkserver")
 NEVER = 9.0
 IMPROVING = {"steering", "selection", "editing", "finetuning", "offline_to_online"}
-BESIDE = ("ppo", "sac", "td3", "sb3_sac", "sb3_td3", "sb3_ppo")
+BESIDE = ("ppo", "sac", "td3", "simba_v2", "fast_td3", "sb3_sac", "sb3_td3", "sb3_ppo")
 # Those that learn nothing have nothing to resume.
 STARTING = [
     name
