@@ -41,6 +41,7 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "samples": 2,
     "dropout": 0.0,
     "penalty": 0.0,
+    "flow_steps": 1,  # so that a plan can be held
 }
 
 TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
