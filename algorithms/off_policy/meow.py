@@ -120,6 +120,7 @@ class MEow(Algorithm):
 
     unsaved = frozenset({"policy"})  # a part of the values, which are saved
     capturable = True
+    policy: NormalizingFlowPolicy
 
     def __init__(
         self,

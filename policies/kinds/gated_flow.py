@@ -81,7 +81,7 @@ class GatedFlowPolicy(Policy):
 
     def velocity(self, obs: Tensor, x: Tensor, time: Tensor) -> Tensor:
         """Return ``gate (candidate - x)`` of points ``[B, D]``, at a time's features ``[32]``."""
-        inputs = torch.cat([obs, x, time.expand(len(x), -1)], dim=1)
+        inputs = torch.cat([obs, x, time.expand(x.shape[0], -1)], dim=1)
         velocity: Tensor = torch.sigmoid(self.gate(inputs)) * (self.candidate(inputs) - x)
         return velocity
 

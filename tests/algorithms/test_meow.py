@@ -77,6 +77,7 @@ def test_update_is_that_of_a_loop() -> None:
             weight.add_(0.1 * torch.randn_like(weight))
     before = copy.deepcopy(algorithm)
     data = transitions(12, 1, 2)
+    assert isinstance(data.obs, Tensor) and isinstance(data.next_obs, Tensor)
     metrics = algorithm.update(data)
     errors, flow = [], before.values.flow
     for row in range(12):

@@ -44,7 +44,7 @@ def test_its_losses_are_sacs_with_the_density_of_the_path(
     own = actor.normalizer.normalize_action(before.continue_chunks(data))
     read = actor.normalizer.obs(data.obs)
     errors = [(q - y).square().mean() for q in before.critic(read, own)]
-    torch.testing.assert_close(metrics["critic_loss"], (sum(errors) / 2).detach())  # type: ignore[union-attr]
+    torch.testing.assert_close(metrics["critic_loss"], (sum(errors) / 2).detach())
     action, density = actor.sample_with_log_prob(data.obs, now)
     loss = (0.3 * density - before.critic(read, action).amin(0)).mean()
     torch.testing.assert_close(metrics["actor_loss"], loss.detach())
@@ -75,4 +75,4 @@ def test_it_learns_which_action_each_state_asks_for() -> None:
 def test_settings_without_effect_are_refused() -> None:
     for wrong in ({"actor_layer_norm": True}, {"entropy_per_dimension": -0.5}):
         with pytest.raises(TrimtabError, match="has no effect"):
-            SACFlow(Setup(small.RUN), **wrong)  # type: ignore[arg-type]
+            SACFlow(Setup(small.RUN), **wrong)
