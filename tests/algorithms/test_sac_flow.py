@@ -49,6 +49,9 @@ def test_its_losses_are_sacs_with_the_density_of_the_path(
     loss = (0.3 * density - before.critic(read, action).amin(0)).mean()
     torch.testing.assert_close(metrics["actor_loss"], loss.detach())
     torch.testing.assert_close(metrics["entropy"], -density.mean().detach())
+    # The slope of log alpha's loss is the entropy, less a target of 0.
+    (moment,) = algorithm.temperature_optimizer.first_moment
+    torch.testing.assert_close(moment, 0.1 * metrics["entropy"])
 
 
 def test_it_warms_up_with_uniform_actions() -> None:
