@@ -29,9 +29,9 @@ those of this file. Their commands for version 4 of the tasks have
 
 so a comparison with a method of one setting for all tasks has to say which of them it took.
 
-Additive couplings keep volumes, so before the squashing the density has one maximum only. Of two
-equally good actions a policy of one action dimension holds one, or what is between them; with more
-dimensions it can only bend around, with a ridge from one to the other.
+Additive couplings keep volumes, so before the squashing the density has one maximum only, and that
+is the judged action. Of two equally good actions a policy can hold one, or both with what lies
+between them; then its judged action is one that lies between, and it may be worse than its samples.
 
 Deviations from the code: the last policy is judged (there: the best of all evaluations is kept); a
 loss that is not a number is not replaced by 0; ``gamma (1 - d)`` is the batch's ``discount``.
