@@ -25,6 +25,7 @@ from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.fast_td3 import FastTD3
 from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.algorithms.off_policy.sac_flow import SACFlow
 from trimtab.algorithms.off_policy.simba_v2 import SimbaV2
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.offline.awac import AWAC
@@ -39,6 +40,7 @@ from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.benchmarks.training.settings.constructors import class_of, keywords
 from trimtab.policies.base import Policy
+from trimtab.policies.kinds.gated_flow import GatedFlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.hyperspherical_gaussian import HypersphericalGaussianPolicy
 from trimtab.policies.registry import policy_kinds
@@ -58,6 +60,8 @@ WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
 WITHOUT_CRITIC |= {"serl"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
 CLONED = {"diffusion_awr", "diffusion_rwr"}
+# Its value and its policy are one: no value is left to learn where its policy is held.
+WITHOUT_CRITIC |= {"meow"}
 OF_THE_DATA = {"idql", "iql", "famo2o"}
 """Methods whose values are those of the actions that were taken, whatever their policy does; their
 own tests hold those against this chain."""
@@ -314,7 +318,11 @@ class HeldPlan:
             return
         heads: list[Any] = [m for m in actor.modules() if isinstance(m, nn.Linear)]
         spread = torch.full_like(mean, LOG_STD)
-        if self.deterministic:
+        if isinstance(actor, GatedFlowPolicy):  # of one step, which an open gate leads to the mean
+            low, high = actor.log_std_range
+            heads = [actor.gate[-1], actor.candidate[-1], actor.width[-1]]
+            biases = [spread * 0 + 30, mean, torch.atanh(2 * (spread - low) / (high - low) - 1)]
+        elif self.deterministic:
             heads, biases = heads[-1:], [mean]
         elif hasattr(actor, "mu"):  # of Stable-Baselines3
             heads, biases = [actor.mu, actor.log_std], [mean, spread]
@@ -342,7 +350,10 @@ def entropy_bonus(algorithm: Algorithm, count: int) -> float:
 
     ``tanh`` stretches a narrow Gaussian of ``count`` actions at PUSH by its slope there.
     """
-    nats = count * (LOG_STD + 0.5 * math.log(2 * math.pi * math.e) + math.log(1 - PUSH**2))
+    gaussian = 0.5 * math.log(2 * math.pi * math.e)
+    nats = count * (LOG_STD + gaussian + math.log(1 - PUSH**2))
+    if isinstance(algorithm, SACFlow):
+        nats += count * gaussian  # of where its path starts
     if isinstance(algorithm, SAC | DSRLSAC) and algorithm.backup_entropy:
         size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0
         assert size == 1.0

@@ -45,6 +45,7 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "critic_width": 32,
     "weight_decay": 0.0,
     "decay_steps": None,
+    "flow_steps": 1,  # so that a plan can be held
 }
 
 TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
