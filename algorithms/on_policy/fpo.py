@@ -40,7 +40,8 @@ Deviations, for both: rollouts that suit a processor, with as many minibatches a
 FPO++ narrower networks (there: actor 256 x 3, V 768 x 3). Rewards are divided by the running scale
 of returns (FPO: times 10; FPO++: as they are). Actor and V have an Adam each; the bound on the norm
 of gradients is the actor's. Statistics of observations change after an update, so that its first
-ratio is 1 (FPO: before it; FPO++: while it acts). From FPO: A and R are computed once, from the
+ratio is 1 (FPO: before it; FPO++: while it acts), and normalised observations are clipped at 10
+(there: not). From FPO: A and R are computed once, from the
 whole rollout (there: in each minibatch, over 30 decisions); a time limit is bootstrapped with V of
 the last observation (there: left out); all observations count in their standard deviation (its code
 counts those of the last rollout alone, over the number of all, so that it shrinks as the run goes
