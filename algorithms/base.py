@@ -76,14 +76,21 @@ class Setup:
     def start(self) -> Policy:
         """Return the policy that training starts from: a copy of ``base``, or else a new policy.
 
-        The normaliser of a new policy is fitted to the dataset. All weights are trainable.
+        The normaliser of a new policy is fitted to the dataset, if there is one. All weights are
+        trainable.
         """
         if self.base is not None:
             return copy.deepcopy(self.base).to(self.device).requires_grad_(True)
-        assert self.policy is not None and self.statistics is not None
+        assert self.policy is not None
         policy = self.policy(self.spec).to(self.device)
-        policy.fit_normalizer(self.statistics)
+        if self.statistics is not None:
+            policy.fit_normalizer(self.statistics)
         return policy
+
+    @property
+    def from_nothing(self) -> bool:
+        """Whether training starts from a new policy, and without a dataset."""
+        return self.base is None and self.statistics is None
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,8 @@ class Needs:
             is refused if the rewards of its dataset carry no information.
         transitions_only: whether ``setup.statistics`` leaves out the last observation of each
             episode, from which no transition starts.
+        from_nothing: whether a ``start`` may also be a policy alone, whose observations the method
+            then normalises by what it gathers.
     """
 
     required: Set[str] = frozenset()
@@ -111,6 +120,7 @@ class Needs:
     next_observations: bool = True
     rewards: bool = True
     transitions_only: bool = False
+    from_nothing: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated
 
 import torch
@@ -105,9 +106,11 @@ class RolloutActorCritic(Algorithm):
         gae_decay: lambda of the advantage's estimate.
         clip: how far a ratio may be from 1.
         max_gradient_norm: bound on the norm of the actor's gradients; None: there is none.
+        weight_decay: Adam's, for the weights of the actor and of V.
     """
 
     minibatch_updates = ("learn",)
+    neutral = MappingProxyType({"weight_decay": 0.0})
 
     def __init__(
         self,
@@ -127,6 +130,7 @@ class RolloutActorCritic(Algorithm):
         gae_decay: Share = 0.95,
         clip: Positive = 0.01,
         max_gradient_norm: Positive | None = None,
+        weight_decay: NonNegative = 0.0,
     ) -> None:
         self.pace, self.epochs = Pace(batch_size, rollout_steps=rollout_steps), epochs
         self.critic_warmup, self.gae_decay, self.clip = critic_warmup, gae_decay, clip
@@ -137,8 +141,12 @@ class RolloutActorCritic(Algorithm):
         self.critic.to(setup.device)
         scale = ReturnScale(setup.num_envs, setup.discount).to(setup.device)
         self.reward_scale = scale if normalize_rewards else None
-        self.actor_optimizer = Adam(learned, learning_rate, max_gradient_norm=max_gradient_norm)
-        self.critic_optimizer = Adam(self.critic.parameters(), critic_learning_rate)
+        self.actor_optimizer = Adam(
+            learned, learning_rate, max_gradient_norm=max_gradient_norm, weight_decay=weight_decay
+        )
+        self.critic_optimizer = Adam(
+            self.critic.parameters(), critic_learning_rate, weight_decay=weight_decay
+        )
 
     @property
     def branch(self) -> Hashable:

@@ -24,6 +24,10 @@ the running scale of returns.
 expectation 0 and the same spread at every step. Each step's loss is divided by the sensitivity of
 its mean to the network's output, so that no noise level dominates. ``clip`` must then be smaller.
 
+It also learns from nothing: ``policy=diffusion`` without a base and without a dataset.
+All steps are then tuned, and observations are normalised by running statistics of all that were
+gathered, which change between rollouts only; actions have the task's limits.
+
 Published settings (gym): 40 environments of 500 decisions, minibatches of 50000 pairs, 5 epochs,
 10 of 20 ancestral steps tuned, learning rates 1e-4 and 1e-3, gamma 0.99 a chunk; robomimic: 50
 environments of 300 to 400 decisions, minibatches of 7500 to 10000 pairs, 10 epochs, first_clip
@@ -69,6 +73,7 @@ from trimtab.policies.networks.chains import (
     walk,
 )
 from trimtab.policies.networks.samplers import with_steps
+from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.settings import Bounds, Count, Share
 from trimtab.types import Metrics, Obs, Rollout
 
@@ -91,8 +96,9 @@ class DPPO(RolloutActorCritic):
     """Diffusion policy policy optimisation.
 
     Args:
-        setup: needs ``base``, or ``policy`` with ``dataset``; a diffusion policy.
-        tuned_steps: K', how many of the last steps are tuned; None: 10, or all if fewer.
+        setup: needs ``base``, or ``policy`` with or without ``dataset``; a diffusion policy.
+        tuned_steps: K', how many of the last steps are tuned; None: 10, or all if there are fewer,
+            or if it learns from nothing.
         denoising_discount: gamma_den.
         first_clip: eps of the noisiest tuned step.
         sampling_floor: least standard deviation of a step when it acts.
@@ -102,7 +108,7 @@ class DPPO(RolloutActorCritic):
             eps at the last step.
     """
 
-    needs = Needs({"start"}, base_kind="diffusion")
+    needs = Needs({"start"}, base_kind="diffusion", from_nothing=True)
     unsaved = frozenset({"sampling_chain", "likelihood_chain"})  # tables of constants
     capturable = True
 
@@ -120,13 +126,16 @@ class DPPO(RolloutActorCritic):
     ) -> None:
         policy = make_trainable_start(self, setup, DiffusionPolicy)
         steps = len(with_steps(policy.sampler).timesteps)
-        tuned = min(steps, 10) if tuned_steps is None else tuned_steps
+        most = steps if setup.from_nothing else min(steps, 10)
+        tuned = most if tuned_steps is None else tuned_steps
         if tuned > steps:
             raise TrimtabError(
                 f"algorithm.tuned_steps={tuned}: must be at most {steps}, the policy's own steps"
             )
         # The parent's constructor reads self.policy.
-        self.policy: TunedDiffusionPolicy = TunedDiffusionPolicy(policy, tuned_steps=tuned)
+        self.policy: TunedDiffusionPolicy = TunedDiffusionPolicy(
+            policy, tuned_steps=tuned, normalize_observations=setup.from_nothing
+        )
         self.policy.to(setup.device)
         learned = list(self.policy.tuned.parameters())
         super().__init__(setup, learned, points=tuned + 1, **common)
@@ -150,6 +159,8 @@ class DPPO(RolloutActorCritic):
         for rows in minibatch_rows(pairs, self.pace.batch_size, self.epochs, device):
             decision = torch.div(rows, self.tuned_steps, rounding_mode="floor")
             metrics.append(self.learn(Pairs(samples[decision], rows % self.tuned_steps)))
+        if isinstance(self.policy.normalizer, RunningNormalizer):
+            self.policy.normalizer.see(data.obs)
         self.updates += 1
         return mean_metrics(metrics)
 

@@ -101,17 +101,22 @@ def check_uses(config: RunConfig) -> None:
 
 
 def _starting_settings(config: RunConfig) -> set[str]:
-    """Return the settings a method starts from: a base, or a new policy and a dataset."""
+    """Return the settings a method starts from: a base, or a new policy, usually with a dataset."""
+    needs = method_of(config).needs
     if config["base"] is None and config["policy"] is None:
+        third = f", or policy={needs.base_kind or '…'} alone" if needs.from_nothing else ""
         raise TrimtabError(
             f"{config.algorithm} starts from a base policy, or from a new one with a dataset: add "
-            "base=<a run or a bundle>, or policy=… dataset=…"
+            f"base=<a run or a bundle>, or policy=… dataset=…{third}"
         )
     if config["base"] is not None and config["policy"] is not None:
         raise TrimtabError(
             f"base=… policy=…: {config.algorithm} starts from one of the two; leave the other out"
         )
-    return {"base"} if config["base"] is not None else {"policy", "dataset"}
+    if config["base"] is not None:
+        return {"base"}
+    alone = needs.from_nothing and config["dataset"] is None
+    return {"policy"} if alone else {"policy", "dataset"}
 
 
 def _missing_message(config: RunConfig, need: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.networks.chains import Chain, DiffusionChain, Predict
 from trimtab.policies.networks.samplers import with_steps
+from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.types import Obs
 
 
@@ -22,22 +24,31 @@ class TunedDiffusionPolicy(Policy):
     Args:
         base: a diffusion policy; its weights get no gradients.
         tuned_steps: how many of the last steps are tuned.
+        normalize_observations: keep a running mean and standard deviation of observations, in place
+            of the base's normaliser.
 
     Raises:
         TrimtabError: if there are not so many steps, or the base's sampler is a scheduler's table.
     """
 
     adjustable_inside = False  # what was learned belongs to these steps
+    neutral = MappingProxyType({"normalize_observations": False})
 
-    def __init__(self, base: DiffusionPolicy, *, tuned_steps: int) -> None:
+    def __init__(
+        self, base: DiffusionPolicy, *, tuned_steps: int, normalize_observations: bool = False
+    ) -> None:
         steps = len(with_steps(base.sampler).timesteps)
         if not 1 <= tuned_steps <= steps:
             raise TrimtabError(
                 f"tuned diffusion policy: tuned_steps={tuned_steps}: must be from 1 to the "
                 f"{steps} steps of its sampler"
             )
-        super().__init__(base.spec, base.noise_shape, tuned_steps=tuned_steps)
+        # Published policies have no such keyword.
+        running = {"normalize_observations": True} if normalize_observations else {}
+        super().__init__(base.spec, base.noise_shape, tuned_steps=tuned_steps, **running)
         self.normalizer = base.normalizer
+        if normalize_observations:
+            self.normalizer = RunningNormalizer(base.spec)
         self.base = base.requires_grad_(False).eval()
         self.tuned = copy.deepcopy(base.network).requires_grad_(True)
         self.early = steps - tuned_steps

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.policies.networks.critic import EnsembleLinear
 
-__all__ = ["near_zero_outputs_", "orthogonal_members_"]
+__all__ = ["lecun_uniform_", "near_zero_outputs_", "orthogonal_members_"]
 
 
 def _linear(network: nn.Sequential) -> list[nn.Linear | EnsembleLinear]:
     return [layer for layer in network if isinstance(layer, nn.Linear | EnsembleLinear)]
+
+
+def lecun_uniform_(layers: Iterable[nn.Module], inputs: int | None = None) -> None:
+    """Make the weights of linear layers uniform with variance 1 / inputs, and their biases 0.
+
+    LeCun et al., "Efficient BackProp" (1998), section 4.6, as JAX has it under this name.
+
+    Args:
+        layers: those that are not linear stay as they are.
+        inputs: numbers that each layer's outputs are sums over, where other layers add to these
+            sums; None: the layer's own.
+    """
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            bound = math.sqrt(3.0 / (inputs or layer.in_features))
+            nn.init.uniform_(layer.weight, -bound, bound)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 @torch.no_grad()

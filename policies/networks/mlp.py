@@ -96,7 +96,12 @@ class DenoisingNetwork(nn.Module):
     frequencies: Tensor
 
     def __init__(
-        self, obs_dim: int, action_shape: tuple[int, int], hidden: Sequence[int], time_dim: int
+        self,
+        obs_dim: int,
+        action_shape: tuple[int, int],
+        hidden: Sequence[int],
+        time_dim: int,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         check_widths(hidden)
@@ -106,7 +111,8 @@ class DenoisingNetwork(nn.Module):
         self.register_buffer("frequencies", math.pi * 64.0**exponent, persistent=False)
         self.obs_layer = nn.Linear(obs_dim, hidden[0])
         self.action_layer = nn.Linear(flat + 2 * (time_dim // 2), hidden[0], bias=False)
-        self.body = nn.Sequential(nn.ReLU(), mlp(hidden[0], hidden[1:], flat))
+        rest = mlp(hidden[0], hidden[1:], flat, activation=activation)
+        self.body = nn.Sequential(ACTIVATIONS[activation](), rest)
 
     def condition(self, obs: Tensor) -> Tensor:
         """Return the observation's share of the first layer, ``[B, hidden]``."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +22,9 @@ from trimtab.policies.base import Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import DiffusionChain
-from trimtab.types import PolicySpec, Rollout, TrimtabError
+from trimtab.policies.normalizer import RunningNormalizer
+from trimtab.policies.registry import build_policy
+from trimtab.types import Obs, PolicySpec, Rollout, TrimtabError
 
 LOW, HIGH = (-1.0, -0.5), (1.0, 2.0)
 EXECUTED, PLANNED = PolicySpec(3, 2, 2, LOW, HIGH), PolicySpec(3, 3, 2, LOW, HIGH)
@@ -239,6 +243,77 @@ def test_it_learns_which_actions_are_good(settings: dict[str, Any]) -> None:
         algorithm.update(rollout_of(algorithm, reward, envs=64, steps=8))
     after = reward(test, algorithm.policy.act(test)).mean().item()
     assert after > 0.2 * before, (before, after)
+
+
+def fresh(envs: int = 3, spec: PolicySpec = EXECUTED, steps: int = 4, **keywords: Any) -> DPPO:
+    """A method that has neither a base nor a dataset."""
+    torch.manual_seed(5)
+    network = functools.partial(
+        DiffusionPolicy, hidden=(16, 16), train_steps=8, sampling_steps=steps
+    )
+    return DPPO(Setup(spec, policy=network, num_envs=envs), **{**SMALL, **keywords})
+
+
+def test_from_nothing_all_steps_are_tuned_and_observations_are_counted() -> None:
+    algorithm = fresh()
+    assert algorithm.tuned_steps == 4 and algorithm.frozen_steps == 0
+    assert isinstance(algorithm.policy.normalizer, RunningNormalizer)
+    data = rollout_of(algorithm, lambda o, a: a.sum((1, 2)))
+    samples = algorithm.decisions(data, algorithm.means_of_all_steps)
+    assert torch.equal(samples.obs, data.obs.flatten(0, 1))  # nothing was counted yet
+    algorithm.update(data)
+    rows = data.obs.flatten(0, 1)
+    expected = (rows - rows.mean(0)) / rows.std(0, correction=0)
+    torch.testing.assert_close(
+        algorithm.policy.normalizer.obs(rows), expected, rtol=1e-4, atol=1e-4
+    )
+    _, log_ratio = algorithm.surrogate_loss(*minibatch(samples_of(algorithm)))
+    assert log_ratio.abs().max() < 1e-5
+    again = build_policy(algorithm.policy.config())
+    again.load_state_dict(algorithm.policy.state_dict())
+    noise = algorithm.policy.sample_noise(len(rows))
+    assert torch.equal(again(rows, noise), algorithm.policy(rows, noise))
+
+
+def test_a_base_keeps_its_normaliser_and_its_files() -> None:
+    algorithm = made()
+    before = copy.deepcopy(algorithm.policy.normalizer.state_dict())
+    algorithm.update(rollout_of(algorithm, lambda o, a: a.sum((1, 2))))
+    now = algorithm.policy.normalizer.state_dict()
+    assert not isinstance(algorithm.policy.normalizer, RunningNormalizer)
+    assert all(torch.equal(now[name], value) for name, value in before.items())
+    assert algorithm.policy.config().keys() == {"kind", "tuned_steps", "base"}
+
+
+def test_it_learns_from_nothing() -> None:
+    """Observations are far from 0 and wide, so that networks see them only if they are counted."""
+
+    def reward(obs: Tensor, action: Tensor) -> Tensor:
+        return -(action[:, 0] - 0.5 * torch.tanh(obs[:, :2])).square().sum(1)
+
+    def seen(data: Rollout) -> Rollout:
+        return dataclasses.replace(data, obs=50 + 30 * data.obs, next_obs=50 + 30 * data.obs)
+
+    class Scaled(DPPO):
+        """It acts in the raw units of the rollouts below."""
+
+        def explore(self, obs: Obs, *, warmup: bool) -> Any:
+            assert isinstance(obs, Tensor)
+            return super().explore(50 + 30 * obs, warmup=warmup)
+
+    spec = PolicySpec(3, 1, 2, (-1.0, -1.0), (1.0, 1.0))
+    torch.manual_seed(5)
+    network = functools.partial(DiffusionPolicy, hidden=(16, 16), train_steps=8, sampling_steps=3)
+    algorithm = Scaled(
+        Setup(spec, policy=network, num_envs=64), hidden=(32,), rollout_steps=8, batch_size=256,
+        epochs=4, learning_rate=2e-3, critic_learning_rate=5e-3, clip=0.1, first_clip=0.1,
+    )  # fmt: skip
+    test = torch.randn(500, 3)
+    before = reward(test, algorithm.policy.act(50 + 30 * test)).mean().item()
+    for _ in range(25):
+        algorithm.update(seen(rollout_of(algorithm, reward, envs=64, steps=8)))
+    after = reward(test, algorithm.policy.act(50 + 30 * test)).mean().item()
+    assert after > 0.25 * before, (before, after)
 
 
 def test_starts_that_do_not_fit_are_said() -> None:

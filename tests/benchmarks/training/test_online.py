@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.training import run as loop
+from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 from trimtab.datasets.sources.mixture import Mixture
+from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.types import Batch, TrimtabError
 
 
@@ -132,3 +135,48 @@ def test_balances_a_pendulum(
     words += ["env=gym/InvertedPendulum-v5", "algorithm.learning_rate=3e-3", "seed=1"]
     result = train(compose_run([*words, "eval_episodes=5"]))
     assert result.summary["return"] > least
+
+
+@pytest.mark.bits
+def test_dppo_learns_from_nothing_and_goes_on_after_it_was_killed(
+    tiny: Any, tmp_path: Path
+) -> None:
+    """Neither a base nor a dataset; its running statistics of observations are a part of it."""
+
+    class Killed(BaseException):
+        pass
+
+    class Kill(Callback):
+        def on_step(self, now: RunProgress) -> None:
+            if now.position >= 200:
+                raise Killed
+
+    def words(name: str) -> list[str]:
+        task = [word for word in tiny.task(tmp_path / name) if not word.startswith("other_task")]
+        small = ["policy.hidden=[16]", "policy.sampling_steps=2", "algorithm.hidden=[16]"]
+        small += ["algorithm.rollout_steps=9", "algorithm.batch_size=16", "algorithm.epochs=2"]
+        steps = ["num_envs=2", "online_steps=320", "checkpoint_every=60"]
+        return [*task, "algorithm=dppo", "policy=diffusion", *small, *steps]
+
+    whole = train(compose_run(words("whole")))
+    with pytest.raises(Killed):
+        train(compose_run(words("killed")), callbacks=[Kill()])
+    again = train(compose_run(words("killed")))
+    assert whole.summary["updates"] == again.summary["updates"] > 3
+    weights = [one.folder / "policy" / "model.safetensors" for one in (whole, again)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    normalizer = load_bundle(whole.folder / "policy").policy.normalizer
+    assert isinstance(normalizer, RunningNormalizer)
+    assert normalizer.count == whole.summary["updates"] * 9 * 2
+
+
+def test_only_what_says_so_starts_from_a_policy_alone(tmp_path: Path) -> None:
+    env = "env=robotics/PointMaze-TwoRoutes-v0"
+    words = [env, "algorithm=dppo", "policy=diffusion", f"out={tmp_path}"]
+    assert "offline" not in checked_plan(compose_run(words)).identity
+    with pytest.raises(TrimtabError, match="reinflow needs dataset=…"):
+        checked_plan(compose_run([env, "algorithm=reinflow", "policy=flow"]))
+    with pytest.raises(TrimtabError, match="or policy=… dataset=…, or policy=diffusion alone$"):
+        checked_plan(compose_run(words[:2]))
+    with pytest.raises(TrimtabError, match="or policy=… dataset=…$"):
+        checked_plan(compose_run([env, "algorithm=reinflow"]))
