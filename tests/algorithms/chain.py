@@ -19,9 +19,11 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.common.categorical import expectation
 from trimtab.algorithms.common.rollouts import RolloutActorCritic
 from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
+from trimtab.algorithms.off_policy.flash_sac import FlashSAC
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.offline.awac import AWAC
@@ -37,6 +39,7 @@ from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.benchmarks.training.settings.constructors import class_of, keywords
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
+from trimtab.policies.kinds.unit_gaussian import UnitGaussianPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import Batch, PolicySpec, Statistics
 
@@ -197,7 +200,7 @@ Values = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 WITH_CRITICS = (
-    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FQL, ReplayingPeer, SAC, TD3,
+    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FlashSAC, FQL, ReplayingPeer, SAC, TD3,
 )  # fmt: skip
 """The classes whose state-action values :func:`critics_of` reads; of ``SERL`` it reads none."""
 WITH_VALUES = (RolloutActorCritic, PPO, SB3PPO)
@@ -220,6 +223,13 @@ def critics_of(algorithm: Algorithm) -> Values | None:
         return steered
     if isinstance(algorithm, SAC | DSRLSAC):
         return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
+    if isinstance(algorithm, FlashSAC):
+        return lambda obs, action: [
+            expectation(
+                algorithm.critic(algorithm.actor.normalizer.obs(obs), action),
+                algorithm.critic.support,
+            )
+        ]
     if isinstance(algorithm, TD3 | ConRFT | AWAC):
         return lambda obs, action: [algorithm.critic(algorithm.policy.normalizer.obs(obs), action)]
     if isinstance(algorithm, BestOfN):
@@ -290,6 +300,10 @@ class HeldPlan:
             algorithm.actor_optimizer.learning_rate = 0.0
             algorithm.temperature_optimizer.learning_rate = 0.0
             return [algorithm.actor, algorithm.temperature]
+        if isinstance(algorithm, FlashSAC):
+            self.deterministic = False
+            algorithm.actor_every, algorithm.updates = 1 << 40, 1  # its turn never comes
+            return [algorithm.actor, algorithm.temperature]
         assert isinstance(algorithm, ReplayingPeer)
         model: Any = algorithm.model
         if isinstance(algorithm, SB3SAC):
@@ -300,6 +314,8 @@ class HeldPlan:
     def _fix(self, actor: nn.Module, mean: Tensor) -> None:
         heads: list[Any] = [m for m in actor.modules() if isinstance(m, nn.Linear)]
         spread = torch.full_like(mean, LOG_STD)
+        if isinstance(actor, UnitGaussianPolicy):  # whose widths a tanh squashes to [-10, 2]
+            spread, heads = torch.atanh((spread + 4) / 6), [actor.network.output]
         if self.deterministic:
             heads, biases = heads[-1:], [mean]
         elif hasattr(actor, "mu"):  # of Stable-Baselines3
@@ -322,6 +338,8 @@ def entropy_bonus(algorithm: Algorithm, count: int) -> float:
     ``tanh`` stretches a narrow Gaussian of ``count`` actions at PUSH by its slope there.
     """
     nats = count * (LOG_STD + 0.5 * math.log(2 * math.pi * math.e) + math.log(1 - PUSH**2))
+    if isinstance(algorithm, FlashSAC):
+        return float(algorithm.temperature().detach()) * nats
     if isinstance(algorithm, SAC | DSRLSAC) and algorithm.backup_entropy:
         size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0
         assert size == 1.0
