@@ -27,12 +27,16 @@ class SquashedGaussianPolicy(Policy):
     What policies of this form share, whichever network gives mean and width: a child defines
     :meth:`head`. Judged at its mode, ``noise = 0``.
 
+    Attributes:
+        network: of the child, from normalised observations to mean and width.
+
     Args:
         spec: shapes and limits.
         keywords: the child's settings.
     """
 
     evaluate_deterministic = True
+    network: Any
 
     def __init__(self, spec: PolicySpec, **keywords: Any) -> None:
         super().__init__(spec, (spec.horizon, spec.action_dim), **keywords)
