@@ -53,6 +53,8 @@ WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
 # Distances and no values; critics of the data's own actions, whose losses are worked out by row in
 # tests of their own.
 WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
+# Its rewards are divided by a number that alpha is a part of; its own tests work it out.
+WITHOUT_CRITIC |= {"brc"}
 # Its rewards are those of its classifier and not the chain's.
 WITHOUT_CRITIC |= {"serl"}
 # These weigh the imitation error of each decision, which the plain base below has none of.

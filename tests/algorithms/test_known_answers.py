@@ -32,6 +32,7 @@ NAMES, EXACT, TOLERANCE = exact.NAMES, exact.EXACT, exact.TOLERANCE
 Values = Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]
 
 SLOW = {"rebrac": 500, "edac": 500, "sac_n": 500, "ro2o": 500}  # their networks begin near 0
+SLOW |= {"crossq": 600}  # a hundred updates change the running statistics by two thirds
 
 
 def test_every_method_is_read_or_said_to_have_no_values() -> None:
@@ -191,7 +192,7 @@ def test_critics_solve_the_chain_of_chunks(name: str) -> None:
     """Two pushes a decision: summed rewards, one discount, and chunks that the end cuts short."""
     torch.manual_seed(0)
     bound = TOLERANCE.get(name, 0.1)
-    assert worst(chain.built(name, 2, **EXACT), (-1, 1), bound) < bound
+    assert worst(chain.built(name, 2, **EXACT), (-1, 1), bound, SLOW.get(name, 250)) < bound
 
 
 def test_the_critic_of_actions_of_dsrl_na_solves_the_chain() -> None:
