@@ -10,7 +10,7 @@ and ``sbx/sac/{sac,policies}.py``). What differs from SAC (``sac.py``):
            L_Q = 1/2 sum_i mean (Q_i(s, a) - y)^2
 - target:  none
 - actor:   its network has batch renormalisation, too; in its own step by the statistics of the
-           batch. Who acts, what draws a' and the critics that the actor climbs use the running
+           batch. Acting, the draw of a' and the critics that the actor climbs use the running
            statistics.
 
 Adam has b1 = 0.5 for actor and critics, and a learning rate of 1e-3. The paper's critics are 2048

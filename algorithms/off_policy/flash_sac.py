@@ -17,10 +17,10 @@ K fixed atoms z, Q(s, a) its mean. An update, in this order:
 - weights:      after each step of actor and critic they are scaled back to their lengths
 - target:       p' <- (1 - tau) p' + tau p of the weights, which are not scaled back
 
-Batch statistics belong to the method. Critic and target critic see (s, a) and (s', a') as one batch
-and normalise by its statistics; the actor's own step sees s and s', and its loss is that of s. Who
-acts, what draws a' and the critic that the actor climbs use the running statistics. The target's
-running statistics are never used, so they are not averaged.
+Which statistics normalise is a part of the method. Critic and target critic see (s, a) and (s', a')
+as one batch and normalise by its statistics; so does the actor in its own step, which sees s and s'
+and has the loss of s. Acting, the draw of a' and the critics that the actor climbs use the running
+statistics. Those of the target are never used, so they are not averaged.
 
 Rewards are divided by ``BoundedReturnScale``, so that values fit between the outer atoms. Acting
 holds one noise vector for k decisions, with P(k) ~ k^-2 for k up to 16; all environments draw a new
@@ -35,6 +35,9 @@ says what still differs.
 Deviations from the published code: float32 throughout; no warm-up of the learning rates, which
 there is one update long; a return that ends is counted whole (there, its last reward alone, which
 then leaks into the next episode's); no imitation term.
+
+As the weights cannot grow, the width bounds how sharp a distribution can be: critics of 32 miss the
+values of a small known process by a tenth where critics of 96 miss them by a hundredth.
 """
 
 from __future__ import annotations

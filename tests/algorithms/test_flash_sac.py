@@ -272,7 +272,7 @@ class ByHand:
         running = {}
         said = [one[:rows].log_softmax(1) for one in logits_of(both, self.critic, running)]
         loss = sum((-(target * one).sum(1)).mean() for one in said) / 2
-        self.loss = float(loss)
+        self.loss = float(loss.detach())
         self.step("critic", list(weights.values()), loss)
         for one in weights.values():
             one.requires_grad_(False)
