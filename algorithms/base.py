@@ -269,6 +269,16 @@ class Algorithm(metaclass=CheckedSettings):
         """
         return None
 
+    def on_termination(self, terminated: Tensor) -> None:
+        """Look at which episodes end without a time limit. By default do nothing.
+
+        Called just before :meth:`on_transition`, whose ``ended`` counts time limits, too.
+
+        Args:
+            terminated: ``[N]`` bool, of each environment.
+        """
+        return None
+
     def on_transition(self, reward: Tensor, ended: Tensor) -> None:
         """Look at what each executed chunk earned, in the order of acting. By default do nothing.
 

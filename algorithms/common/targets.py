@@ -9,15 +9,23 @@ __all__ = ["polyak"]
 
 
 @torch.no_grad()
-def polyak(target: nn.Module, online: nn.Module, rate: float | Tensor) -> None:
+def polyak(
+    target: nn.Module, online: nn.Module, rate: float | Tensor, *, buffers: bool = True
+) -> None:
     """Move ``target`` to ``online`` by ``rate``: ``target <- (1 - rate) target + rate online``.
 
-    Buffers, such as the statistics of batch normalisation or of a normaliser, are copied, as in
-    Stable-Baselines3.
+    Args:
+        target: moves.
+        online: stays.
+        rate: from 0 to 1.
+        buffers: whether buffers, such as the statistics of batch normalisation or of a normaliser,
+            are copied, as in Stable-Baselines3; otherwise the target keeps its own.
     """
     if isinstance(rate, Tensor):
         rate = rate.to(next(target.parameters()).dtype)
     for mine, ahead in zip(target.parameters(), online.parameters(), strict=True):
         mine.lerp_(ahead, rate)
+    if not buffers:
+        return
     for behind, now in zip(target.buffers(), online.buffers(), strict=True):
         behind.copy_(now)

@@ -65,6 +65,7 @@ class DeviceCollector:
                 taken = np.full(self.envs.num_envs, info["steps"])
                 stored = {name: value.cpu() for name, value in aux.items()}
                 self.buffer.add(*row, truncated, stored, taken)
+        self.algorithm.on_termination(restarted)
         self.algorithm.on_transition(reward, restarted | bool(truncated.all()))
         if truncated.all():  # all episodes began together
             self._read = self._repeated(self.obs)

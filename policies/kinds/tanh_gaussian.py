@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +21,57 @@ _INSIDE = 1.0 - 1e-4
 """Scaled actions are moved this far inside before their density is asked for: at 1 it has none."""
 
 
-class TanhGaussianPolicy(Policy):
+class SquashedGaussianPolicy(Policy):
+    """``action = tanh(mean(obs) + std(obs) * noise)``, scaled to the action limits.
+
+    What policies of this form share, whichever network gives mean and width: a child defines
+    :meth:`head`. Judged at its mode, ``noise = 0``.
+
+    Attributes:
+        network: of the child, from normalised observations to mean and width.
+
+    Args:
+        spec: shapes and limits.
+        keywords: the child's settings.
+    """
+
+    evaluate_deterministic = True
+    network: Any
+
+    def __init__(self, spec: PolicySpec, **keywords: Any) -> None:
+        super().__init__(spec, (spec.horizon, spec.action_dim), **keywords)
+
+    @abstractmethod
+    def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what :meth:`distribution` does, for observations already normalised ``[B, O]``."""
+
+    def distribution(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
+        return self.head(self.normalizer.obs(obs))
+
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        mean, log_std = self.distribution(obs)
+        return self.normalizer.raw_action(torch.tanh(mean + log_std.exp() * noise))
+
+    def log_density(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the log-density of every raw action of a chunk, ``[B, H]``."""
+        mean, log_std = self.distribution(obs)
+        inside = self.normalizer.normalize_action(action).clamp(-_INSIDE, _INSIDE)
+        raw = torch.atanh(inside)
+        gaussian = 0.5 * ((raw - mean) * (-log_std).exp()).square() + log_std
+        slope = torch.log1p(-inside.square()) + self.normalizer.action_scale.log()
+        return -(gaussian + slope + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def sample_with_log_prob(self, obs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions scaled to [-1, 1] ``[B, H, A]``, and their log-density ``[B]``.
+
+        The density is that of the scaled action, as in the published code.
+        """
+        return squashed_sample(*self.distribution(obs), noise)
+
+
+class TanhGaussianPolicy(SquashedGaussianPolicy):
     """``action = tanh(mean(obs) + std(obs) * noise)``, scaled to the action limits.
 
     Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", appendix C. Judged at its
@@ -39,8 +91,6 @@ class TanhGaussianPolicy(Policy):
         TrimtabError: if an action limit is not finite, or ``obs_limit`` is not above 0.
     """
 
-    evaluate_deterministic = True
-
     def __init__(
         self,
         spec: PolicySpec,
@@ -52,10 +102,8 @@ class TanhGaussianPolicy(Policy):
         activation: Activation = "relu",
         obs_limit: Positive | None = None,
     ) -> None:
-        shape = (spec.horizon, spec.action_dim)
         super().__init__(
             spec,
-            shape,
             hidden=list(hidden),
             layer_norm=layer_norm,
             log_std_min=log_std_min,
@@ -82,36 +130,11 @@ class TanhGaussianPolicy(Policy):
         self.normalizer.obs_shift.copy_(normalizer.obs_shift)
         self.normalizer.obs_scale.copy_(normalizer.obs_scale)
 
-    def distribution(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
-        return self.head(self.normalizer.obs(obs))
-
     def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return what :meth:`distribution` does, for observations already normalised ``[B, O]``."""
         mean, log_std = self.network(normalized_obs).chunk(2, dim=-1)
         log_std = log_std.clamp(*self.log_std_range)
         return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
-
-    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
-        """Return raw actions ``[B, H, A]``."""
-        mean, log_std = self.distribution(obs)
-        return self.normalizer.raw_action(torch.tanh(mean + log_std.exp() * noise))
-
-    def log_density(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return the log-density of every raw action of a chunk, ``[B, H]``."""
-        mean, log_std = self.distribution(obs)
-        inside = self.normalizer.normalize_action(action).clamp(-_INSIDE, _INSIDE)
-        raw = torch.atanh(inside)
-        gaussian = 0.5 * ((raw - mean) * (-log_std).exp()).square() + log_std
-        slope = torch.log1p(-inside.square()) + self.normalizer.action_scale.log()
-        return -(gaussian + slope + 0.5 * math.log(2 * math.pi)).sum(-1)
-
-    def sample_with_log_prob(self, obs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions scaled to [-1, 1] ``[B, H, A]``, and their log-density ``[B]``.
-
-        The density is that of the scaled action, as in the published code.
-        """
-        return squashed_sample(*self.distribution(obs), noise)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

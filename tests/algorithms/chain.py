@@ -24,6 +24,7 @@ from trimtab.algorithms.common.rollouts import RolloutActorCritic
 from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.fast_td3 import FastTD3
+from trimtab.algorithms.off_policy.flash_sac import FlashSAC
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.sac_flow import SACFlow
 from trimtab.algorithms.off_policy.simba_v2 import SimbaV2
@@ -43,6 +44,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.kinds.gated_flow import GatedFlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.hyperspherical_gaussian import HypersphericalGaussianPolicy
+from trimtab.policies.kinds.unit_gaussian import UnitGaussianPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import Batch, PolicySpec, Statistics
 
@@ -56,6 +58,8 @@ WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr", "sdac", "qsm
 # Distances and no values; critics of the data's own actions, whose losses are worked out by row in
 # tests of their own.
 WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
+# Its rewards are divided by a number that alpha is a part of; its own tests work it out.
+WITHOUT_CRITIC |= {"brc"}
 # Its rewards are those of its classifier and not the chain's.
 WITHOUT_CRITIC |= {"serl"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
@@ -205,7 +209,8 @@ Values = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 WITH_CRITICS = (
-    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FastTD3, FQL, ReplayingPeer, SAC, SimbaV2, TD3,
+    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FastTD3, FlashSAC, FQL, ReplayingPeer, SAC, SimbaV2,
+    TD3,
 )  # fmt: skip
 """The classes whose state-action values :func:`critics_of` reads; of ``SERL`` it reads none."""
 WITH_VALUES = (RolloutActorCritic, PPO, SB3PPO)
@@ -228,7 +233,7 @@ def critics_of(algorithm: Algorithm) -> Values | None:
         return steered
     if isinstance(algorithm, SAC | DSRLSAC):
         return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
-    if isinstance(algorithm, SimbaV2 | FastTD3):
+    if isinstance(algorithm, SimbaV2 | FastTD3 | FlashSAC):
 
         def mean(obs: Tensor, action: Tensor) -> list[Tensor]:
             logits = algorithm.critic(algorithm.policy.normalizer.obs(obs), action)
@@ -305,6 +310,10 @@ class HeldPlan:
             algorithm.actor_optimizer.learning_rate = 0.0
             algorithm.temperature_optimizer.learning_rate = 0.0
             return [algorithm.actor, algorithm.temperature]
+        if isinstance(algorithm, FlashSAC):
+            self.deterministic = False
+            algorithm.actor_every, algorithm.updates = 1 << 40, 1  # its turn never comes
+            return [algorithm.actor, algorithm.temperature]
         assert isinstance(algorithm, ReplayingPeer)
         model: Any = algorithm.model
         if isinstance(algorithm, SB3SAC):
@@ -318,6 +327,8 @@ class HeldPlan:
             return
         heads: list[Any] = [m for m in actor.modules() if isinstance(m, nn.Linear)]
         spread = torch.full_like(mean, LOG_STD)
+        if isinstance(actor, UnitGaussianPolicy):  # whose widths a tanh squashes to [-10, 2]
+            spread, heads = torch.atanh((spread + 4) / 6), [actor.network.output]
         if isinstance(actor, GatedFlowPolicy):  # of one step, which an open gate leads to the mean
             low, high = actor.log_std_range
             heads = [actor.gate[-1], actor.candidate[-1], actor.width[-1]]
@@ -354,6 +365,8 @@ def entropy_bonus(algorithm: Algorithm, count: int) -> float:
     nats = count * (LOG_STD + gaussian + math.log(1 - PUSH**2))
     if isinstance(algorithm, SACFlow):
         nats += count * gaussian  # of where its path starts
+    if isinstance(algorithm, FlashSAC):
+        return float(algorithm.temperature().detach()) * nats
     if isinstance(algorithm, SAC | DSRLSAC) and algorithm.backup_entropy:
         size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0
         assert size == 1.0

@@ -35,6 +35,7 @@ SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2} |
     "context": 4,
     "actor_width": 16,
     "critic_width": 16,
+    "critic_hidden": [16, 16],
 }
 # What they do looks at numbers by its nature, so that it cannot run where there are none.
 LOOKS = {

@@ -1,0 +1,41 @@
+"""The squashed Gaussian policy of BRC."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
+from trimtab.policies.networks.bro import BroNet
+from trimtab.settings import Size
+from trimtab.types import PolicySpec
+
+_LOG_STD = (-10.0, 2.0)
+"""Range of the logarithm of the standard deviation."""
+
+
+class BroGaussianPolicy(SquashedGaussianPolicy):
+    """``action = tanh(mean(obs) + std(obs) * noise)``, of a residual network with LayerNorm.
+
+    Nauman et al., "Bigger, Regularized, Categorical: High-Capacity Value Functions are Efficient
+    Multi-Task Learners" (arXiv 2505.23150), in its code ``jaxrl/networks.py``. The logarithm of the
+    standard deviation is squashed to [-10, 2] by a tanh. Judged at its mode, ``noise = 0``.
+
+    Args:
+        spec: shapes and limits.
+        width: of all layers.
+        blocks: residual blocks.
+    """
+
+    built_by_method = True
+
+    def __init__(self, spec: PolicySpec, *, width: Size = 256, blocks: Size = 1) -> None:
+        super().__init__(spec, width=width, blocks=blocks)
+        outputs = 2 * spec.horizon * spec.action_dim
+        self.network = BroNet(spec.obs_dim, width, outputs, blocks=blocks)
+
+    def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
+        mean, log_std = self.network(normalized_obs).chunk(2, dim=-1)
+        low, high = _LOG_STD
+        log_std = low + (high - low) * 0.5 * (1.0 + log_std.tanh())
+        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)

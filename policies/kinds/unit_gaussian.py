@@ -1,0 +1,51 @@
+"""The squashed Gaussian policy of FlashSAC."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
+from trimtab.policies.networks.unit import UnitNetwork
+from trimtab.settings import Size
+from trimtab.types import PolicySpec
+
+_LOG_STD = (-10.0, 2.0)
+"""Range of the logarithm of the standard deviation."""
+
+
+class UnitGaussianPolicy(SquashedGaussianPolicy):
+    """``action = tanh(mean(obs) + std(obs) * noise)``, of a network with batch normalisation.
+
+    Kim et al., "FlashSAC: Fast and Stable Off-Policy Reinforcement Learning for High-Dimensional
+    Robot Control" (arXiv 2604.04539), in its code ``flash_rl/agents/flashSAC/network.py``. The
+    logarithm of the standard deviation is squashed to [-10, 2] by a tanh. It acts with the running
+    statistics, so an action does not depend on the other rows. Judged at its mode, ``noise = 0``.
+
+    Args:
+        spec: shapes and limits.
+        width: of the residual stream, or of the layers.
+        blocks: number of blocks.
+        residual: whether the network is a residual one; see
+            :class:`~trimtab.policies.networks.unit.UnitNetwork`.
+    """
+
+    built_by_method = True
+
+    def __init__(
+        self, spec: PolicySpec, *, width: Size = 128, blocks: Size = 2, residual: bool = True
+    ) -> None:
+        super().__init__(spec, width=width, blocks=blocks, residual=residual)
+        outputs = 2 * spec.horizon * spec.action_dim
+        self.network = UnitNetwork(spec.obs_dim, width, outputs, blocks=blocks, residual=residual)
+
+    def head(self, normalized_obs: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation before squashing, each ``[B, H, A]``.
+
+        Args:
+            normalized_obs: ``[B, O]``.
+            learning: whether the batch's own statistics normalise it, and the running ones follow.
+        """
+        mean, log_std = self.network(normalized_obs, learning).chunk(2, dim=-1)
+        low, high = _LOG_STD
+        log_std = low + (high - low) * 0.5 * (1.0 + log_std.tanh())
+        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
