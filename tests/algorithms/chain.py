@@ -209,8 +209,8 @@ Values = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 WITH_CRITICS = (
-    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FastTD3, FlashSAC, FQL, ReplayingPeer, SAC, SimbaV2,
-    TD3,
+    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FastTD3, FlashSAC, FQL, ReplayingPeer, SAC,
+    SimbaV2, TD3,
 )  # fmt: skip
 """The classes whose state-action values :func:`critics_of` reads; of ``SERL`` it reads none."""
 WITH_VALUES = (RolloutActorCritic, PPO, SB3PPO)
