@@ -74,7 +74,8 @@ def _edited() -> Policy:
 
 
 def _squashed() -> Policy:
-    wide = replace(SPEC, action_low=(-10.0, -10.0), action_high=(10.0, 10.0))
+    bound = (10.0,) * SPEC.action_dim
+    wide = replace(SPEC, action_low=tuple(-one for one in bound), action_high=bound)
     base = FlowPolicy(wide, **SMALL, sampling_steps=2)
     base.normalizer.action_scale.fill_(2.0)
     policy = SquashedPolicy(SPEC, base)
