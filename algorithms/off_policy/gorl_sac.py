@@ -48,18 +48,21 @@ from trimtab.settings import Natural, NonNegative, Positive
 from trimtab.types import Batch, Metrics, Obs, PolicySpec
 
 
-class LatentSAC(SAC):
-    """Soft actor-critic over an unbounded variable that was stored as ``latent``.
+class GoRLSAC(LatentStages, SAC):
+    """Soft actor-critic over the latents of a decoder that is refitted in stages.
 
     Args:
-        setup: shapes and limits of the variable, and device.
+        setup: needs ``policy``, the kind of the decoder.
         latent_std: sigma of the Gaussian whose entropy is H_target.
         prior_weight: c.
-        keywords: those of SAC.
+        warmup_steps: environment steps at the beginning of each stage in which z ~ N(0, I).
+        keywords: those of ``LatentStages`` and of SAC.
     """
 
     unused_settings = frozenset({"target_entropy", "entropy_per_dimension"})
     faithful = False
+    capturable = True
+    learner = SAC  # its fresh weights are those of the encoder, too, whose networks are the same
 
     def __init__(
         self,
@@ -67,11 +70,18 @@ class LatentSAC(SAC):
         *,
         latent_std: Positive = 0.3,
         prior_weight: NonNegative = 1e-2,
+        warmup_steps: Natural = 2_000,
         **keywords: Any,
     ) -> None:
         entropy = 0.5 * math.log(2 * math.pi * math.e) + math.log(latent_std)
         super().__init__(setup, entropy_per_dimension=entropy, **keywords)
         self.prior_weight = prior_weight
+        self.warmup_steps, self.warming = warmup_steps, False
+        self.pace = replace(self.pace, warmup_steps=0)  # warm-ups are phases
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of critics, encoder and temperature, and move the target critics."""
+        return {**super().update(data), "stage": float(self.stage)}
 
     def make_actor(
         self, spec: PolicySpec, hidden: Sequence[int], layer_norm: bool, log_std_min: float
@@ -102,24 +112,6 @@ class LatentSAC(SAC):
         self.temperature_optimizer.step(temperature_loss)
         return actor_loss, log_prob
 
-
-class GoRLSAC(LatentStages, LatentSAC):
-    """Soft actor-critic over the latents of a decoder that is refitted in stages.
-
-    Args:
-        setup: needs ``policy``, the kind of the decoder.
-        warmup_steps: environment steps at the beginning of each stage in which z ~ N(0, I).
-        keywords: those of ``LatentStages``, ``LatentSAC`` and SAC.
-    """
-
-    capturable = True
-    learner = LatentSAC
-
-    def __init__(self, setup: Setup, *, warmup_steps: Natural = 2_000, **keywords: Any) -> None:
-        super().__init__(setup, **keywords)
-        self.warmup_steps, self.warming = warmup_steps, False
-        self.pace = replace(self.pace, warmup_steps=0)  # warm-ups are phases
-
     def encoder_phases(self, stage: int, steps: int) -> list[Phase]:
         """Return a warm-up and what follows it."""
         each = self.setup.num_envs * self.setup.spec.horizon
@@ -143,10 +135,6 @@ class GoRLSAC(LatentStages, LatentSAC):
         """Let the encoder act; episodes of the warm-up do not count for its score."""
         self.warming = False
         self.scores.begin()
-
-    def update(self, data: Batch) -> Metrics:
-        """Take one step of critics, encoder and temperature, and move the target critics."""
-        return {**super().update(data), "stage": float(self.stage)}
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
