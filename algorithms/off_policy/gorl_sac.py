@@ -2,8 +2,8 @@
 
 The stages of "GoRL: An Algorithm-Agnostic Framework for Online Reinforcement Learning with
 Generative Policies" (arXiv 2512.02581), with the learner of Haarnoja et al. (arXiv 1812.05905) for
-its encoder. A design of ours (``faithful`` is False): the paper names soft actor-critic as a
-possibility, and has no code of it. What happens in a stage is described in
+its encoder. An adaptation (``faithful`` is False), by a design of ours: the paper's code names soft
+actor-critic as a possibility, and has none of it. What happens in a stage is described in
 ``trimtab.algorithms.common.latent_stages``. The encoder N(mu(s), sigma(s)^2) learns by
 
 - critic:       y = r + gamma (1 - d) [min_i Q'_i(s', z') - alpha log pi(z'|s')],  z' ~ pi(.|s')

@@ -1,10 +1,10 @@
 """GoRL: proximal policy optimisation of a latent, and a generative decoder refitted in stages.
 
 "GoRL: An Algorithm-Agnostic Framework for Online Reinforcement Learning with Generative Policies"
-(arXiv 2512.02581), later "Training Diffusion Policies via Prior-Mapping Co-Evolution", with the
-public code. Optimisation is kept apart from generation: a tractable encoder pi(z|s) is learned
-while the decoder g is frozen, and a = tanh(g(s, z)). What happens in a stage is described in
-``trimtab.algorithms.common.latent_stages``. The encoder learns by
+(arXiv 2512.02581), later "Training Diffusion Policies via Prior-Mapping Co-Evolution", at ICML 2026
+"Generative Online Reinforcement Learning", with the public code. Optimisation is kept apart from
+generation: a tractable encoder pi(z|s) is learned while the decoder g is frozen, a = tanh(g(s, z)).
+``trimtab.algorithms.common.latent_stages`` says what happens in a stage. The encoder learns by
 
 - policy:  L_pi = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = pi(z|s) / pi_old(z|s)
                   + c (mean mu^2 + mean sigma^2) - c_H H(pi)
