@@ -269,17 +269,7 @@ class Algorithm(metaclass=CheckedSettings):
         """
         return None
 
-    def on_termination(self, terminated: Tensor) -> None:
-        """Look at which episodes end without a time limit. By default do nothing.
-
-        Called just before :meth:`on_transition`, whose ``ended`` counts time limits, too.
-
-        Args:
-            terminated: ``[N]`` bool, of each environment.
-        """
-        return None
-
-    def on_transition(self, reward: Tensor, ended: Tensor) -> None:
+    def on_transition(self, reward: Tensor, terminated: Tensor, ended: Tensor) -> None:
         """Look at what each executed chunk earned, in the order of acting. By default do nothing.
 
         For statistics of rewards: those of sampled batches would depend on the number of updates.
@@ -287,7 +277,8 @@ class Algorithm(metaclass=CheckedSettings):
 
         Args:
             reward: ``[N]`` reward of the chunk, of each environment.
-            ended: ``[N]`` bool, whether its episode has ended, for any reason.
+            terminated: ``[N]`` bool, whether its episode has ended without a time limit.
+            ended: ``[N]`` bool, whether it has ended, for any reason.
         """
         return None
 

@@ -108,6 +108,9 @@ class Phase:
         eval_every: its units between two evaluations; None for the run's ``eval_every``, which
             counts through all phases.
         batch_size: rows of its batches; None for the method's own.
+        begin: called once, before the first unit of the phase; it may change the method's state.
+        fresh: whether what was gathered before is let go when the phase begins, because what a
+            stored decision means has changed. An episode that is under way goes on.
     """
 
     name: str
@@ -117,6 +120,8 @@ class Phase:
     update: Callable[[Any], Metrics] | None
     eval_every: int | None = None
     batch_size: int | None = None
+    begin: Callable[[], None] | None = None
+    fresh: bool = False
 
     @property
     def gathers(self) -> bool:

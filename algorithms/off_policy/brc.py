@@ -181,13 +181,9 @@ class BRC(Algorithm):
         uniform = torch.rand(count(obs), *self.actor.noise_shape, device=first_leaf(obs).device)
         return self.actor.normalizer.raw_action(2 * uniform - 1), {}
 
-    def on_termination(self, terminated: Tensor) -> None:
-        """Note which episodes end without a time limit."""
-        self.returns.terminated = terminated.tolist()
-
-    def on_transition(self, reward: Tensor, ended: Tensor) -> None:
+    def on_transition(self, reward: Tensor, terminated: Tensor, ended: Tensor) -> None:
         """Count rewards in the order of acting, and the returns of ended episodes."""
-        self.returns.see(reward.tolist(), ended.tolist())
+        self.returns.see(reward.tolist(), terminated.tolist(), ended.tolist())
 
 
 class LargestReturn:
@@ -197,7 +193,6 @@ class LargestReturn:
 
     Attributes:
         largest: the largest one, infinite before an episode has finished; a scalar.
-        terminated: of each environment, whether its episode terminates with the next rewards.
 
     Args:
         num_envs: number N of environments.
@@ -208,17 +203,19 @@ class LargestReturn:
     def __init__(self, num_envs: int, discount: float, device: str) -> None:
         self.discount = discount
         self.largest = torch.full((), torch.inf, device=device)
-        self.terminated = [False] * num_envs
         self._rewards: list[list[float]] = [[] for _ in range(num_envs)]
 
-    def see(self, reward: list[float], ended: list[bool]) -> None:
-        """Take account of one reward of each environment, and of ended episodes."""
+    def see(self, reward: list[float], terminated: list[bool], ended: list[bool]) -> None:
+        """Take account of one reward of each environment, and of ended episodes.
+
+        An episode that a time limit ended goes on with its mean reward for ever.
+        """
         for row, rewards in enumerate(self._rewards):
             rewards.append(reward[row])
             if not ended[row]:
                 continue
             mean = sum(rewards) / len(rewards)
-            value = 0.0 if self.terminated[row] else mean / (1.0 - self.discount)
+            value = 0.0 if terminated[row] else mean / (1.0 - self.discount)
             found = 0.0
             for one in reversed(rewards):
                 value = one + self.discount * value

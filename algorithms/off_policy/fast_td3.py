@@ -203,7 +203,7 @@ class FastTD3(Algorithm):
         """Give environments whose episode has ended noise of another width."""
         self.noise.redraw(rows)
 
-    def on_transition(self, reward: Tensor, ended: Tensor) -> None:
+    def on_transition(self, reward: Tensor, terminated: Tensor, ended: Tensor) -> None:
         """Count returns, if rewards are scaled by them."""
         if self.reward_scale is not None:
             self.reward_scale.see(reward, ended)

@@ -250,7 +250,7 @@ class FlashSAC(Algorithm):
             return data.action
         return torch.where(data.valid[..., None], data.action, self.actor.act(data.obs))
 
-    def on_transition(self, reward: Tensor, ended: Tensor) -> None:
+    def on_transition(self, reward: Tensor, terminated: Tensor, ended: Tensor) -> None:
         """Count returns in the order of acting."""
         self.reward_scale.see(reward, ended)
 

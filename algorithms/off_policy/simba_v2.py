@@ -201,6 +201,6 @@ class SimbaV2(Algorithm):
             return data.action
         return torch.where(data.valid[..., None], data.action, self.actor.act(data.obs))
 
-    def on_transition(self, reward: Tensor, ended: Tensor) -> None:
+    def on_transition(self, reward: Tensor, terminated: Tensor, ended: Tensor) -> None:
         """Count returns, by which rewards are scaled."""
         self.reward_scale.see(reward, ended)

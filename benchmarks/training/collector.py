@@ -174,8 +174,7 @@ class Collector:
             {name: value.cpu() for name, value in self._aux.items()},  # buffers are on the CPU
             info["steps"],
         )
-        self.algorithm.on_termination(torch.as_tensor(terminated, device=self.device))
-        seen = (torch.as_tensor(part, device=self.device) for part in (reward, ended))
+        seen = (torch.as_tensor(part, device=self.device) for part in (reward, terminated, ended))
         self.algorithm.on_transition(*seen)
         self.obs = next_obs
         if ended.any():

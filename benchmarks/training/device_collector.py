@@ -65,8 +65,8 @@ class DeviceCollector:
                 taken = np.full(self.envs.num_envs, info["steps"])
                 stored = {name: value.cpu() for name, value in aux.items()}
                 self.buffer.add(*row, truncated, stored, taken)
-        self.algorithm.on_termination(restarted)
-        self.algorithm.on_transition(reward, restarted | bool(truncated.all()))
+        ended = restarted | bool(truncated.all())
+        self.algorithm.on_transition(reward, restarted, ended)
         if truncated.all():  # all episodes began together
             self._read = self._repeated(self.obs)
             self.algorithm.on_episode_end(range(self.envs.num_envs))

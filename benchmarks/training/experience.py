@@ -57,6 +57,14 @@ class Experience(Protocol):
         """
         ...
 
+    def skip(self) -> None:
+        """Make room for the next decision in a phase that learns nothing."""
+        ...
+
+    def clear(self) -> None:
+        """Let go of everything that was gathered, and of the updates that are owed."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return what changes while a run goes on."""
         ...
@@ -102,6 +110,14 @@ class ReplayedExperience:
             self.credit -= 1.0
             yield (source or self.source).sample(self.algorithm.pace.batch_size)
 
+    def skip(self) -> None:
+        """Do nothing: a ring has room."""
+
+    def clear(self) -> None:
+        """Empty the ring and owe no update."""
+        self.buffer.clear()
+        self.credit = 0.0
+
     def state_dict(self) -> dict[str, Any]:
         """Return the ring and the updates that are owed."""
         goals = None if self.relabelled is None else self.relabelled.state_dict()
@@ -136,6 +152,15 @@ class RolloutExperience:
         if self.buffer.full:
             rollout = self.buffer.take()
             yield rollout if source is None else source.sample(len(rollout))
+
+    def skip(self) -> None:
+        """Drop the rollout if it is full."""
+        if self.buffer.full:
+            self.buffer.clear()
+
+    def clear(self) -> None:
+        """Begin the rollout again."""
+        self.buffer.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows of the rollout so far."""

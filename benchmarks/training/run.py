@@ -116,6 +116,7 @@ class Run:
             phases = replay_updates(phases, self.algorithm, config["device"])
         self.phases = with_generator(phases, self.dataset_source)
         self.done = [0] * len(self.phases)
+        self.begun = 0  # phases that have begun
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(plan, foreign_code)
         if gathered := sum(phase.length for phase in self.phases if phase.gathers):
@@ -179,6 +180,9 @@ class Run:
     def advance(self, index: int) -> None:
         """Advance a phase by one update, one trial, or one decision in every environment."""
         phase = self.phases[index]
+        if index >= self.begun:
+            self._begin(phase)
+            self.begun = index + 1
         if isinstance(phase.feed, Trials):
             self._finish_step(index, self._run_trial(phase, phase.feed))
         elif phase.unit == "updates":
@@ -190,6 +194,13 @@ class Run:
             if self.done[index] + steps >= self.lengths[index]:
                 self._make_due_updates(phase)  # with overlap, those of the phase's last decision
             self._finish_step(index, steps)
+
+    def _begin(self, phase: Phase) -> None:
+        """Begin a phase: let old experience go and tell the method, where the phase says so."""
+        if phase.fresh and self.experience is not None:
+            self.experience.clear()
+        if phase.begin is not None:
+            phase.begin()
 
     def _source(self, phase: Phase) -> Source:
         """Return what the batches of a phase are drawn from."""
@@ -256,7 +267,9 @@ class Run:
     def _make_due_updates(self, phase: Phase) -> None:
         """Make the updates that are due of what the run has gathered."""
         assert self.experience is not None
-        if phase.update is not None:
+        if phase.update is None:
+            self.experience.skip()
+        else:
             source = None if phase.feed is Feed.EXPERIENCE else self._source(phase)
             for data in self.experience.due(source):
                 self._update(phase, data)
@@ -434,6 +447,7 @@ class Run:
             "judge": self.judge.state_dict(),
             **random_states(self.config["device"]),
             "phases": list(self.done),
+            "begun": self.begun,
             "updates": self.updates,
             "env_steps": self.env_steps,
             "reached": self.success_reached,
@@ -455,6 +469,7 @@ class Run:
         self.trials.episodes = int(state.get("trial_episodes", 0))
         set_random_states(self.config["device"], state)
         self.done = [int(units) for units in state["phases"]]
+        self.begun = int(state.get("begun", 0))  # an earlier version had no phase that begins
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
         self.success_reached, self._saved_at = bool(state["reached"]), self.position
         self.seconds_before = float(state["seconds"])

@@ -149,6 +149,7 @@ def describe(log: RowLog, segments: Iterable[Segment]) -> dict[str, Any]:
         "rows": log.rows,
         "written": log.written,
         "settled": log.settled,
+        "cleared": log.cleared,
         "segments": [asdict(segment) for segment in segments],
     }
 
@@ -173,9 +174,10 @@ def read_log(
         OSError: if one is missing.
     """
     rows, written = int(description["rows"]), int(description["written"])
-    size = min(rows, written)
+    cleared = int(description.get("cleared", 0))  # an earlier version emptied no ring
+    size = min(rows, written - cleared)
     arrays = {name: np.empty((size, *a.shape[1:]), a.dtype) for name, a in tail.items()}
-    log = RowLog(arrays, rows, written, int(description["settled"]))
+    log = RowLog(arrays, rows, written, int(description["settled"]), cleared)
     for segment in segments_of(description):
         with reading(folder / segment.file) as file:
             data = file.read()

@@ -100,6 +100,7 @@ class DeviceReplayBuffer:
         self._flat = {name: tensor.flatten(0, 1) for name, tensor in self._tensors.items()}
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._written, self._size = 0, 0  # rows ever written, and those that are stored
+        self._cleared = 0  # as there
         self._whole = True  # whether all actions were taken of each row that was ever written
 
         def placed(array: Any) -> Tensor:
@@ -111,6 +112,13 @@ class DeviceReplayBuffer:
 
     def __len__(self) -> int:
         return self._size * self.num_envs
+
+    def clear(self) -> None:
+        """Empty the ring; numbers of rows go on, as in ``ReplayBuffer.clear``."""
+        self._cleared = self._written = -(-self._written // self.rows) * self.rows
+        self._size = 0
+        if "age" in self._tensors:
+            self._tensors["age"].zero_()
 
     @property
     def ready(self) -> bool:
@@ -164,7 +172,7 @@ class DeviceReplayBuffer:
         flags = terminated.to(torch.uint8) * (TERMINATED | EPISODE_END)
         values["flags"] = flags | EPISODE_END if truncated else flags
         row = self._written % self.rows
-        if self._written and "age" in self._tensors:  # of the first row it is 0 already
+        if self._size and "age" in self._tensors:  # of the first row it is 0 already
             before = (row - 1) % self.rows
             goes_on = self._tensors["flags"][before] < EPISODE_END
             values["age"] = (self._tensors["age"][before] + 1) * goes_on
@@ -284,7 +292,7 @@ class DeviceReplayBuffer:
             "layout": self._layout(),
             "position": self._written % self.rows,
             "size": self._size,
-            "arrays": RowLog(arrays, self.rows, self._written, self._written),
+            "arrays": RowLog(arrays, self.rows, self._written, self._written, self._cleared),
             "device_generator": self._generator.get_state(),
             "returns": None,
             "whole": self._whole,
@@ -308,7 +316,7 @@ class DeviceReplayBuffer:
                     "replay buffer: the saved state has another layout, window or discount; resume "
                     "with the settings of the saved run"
                 )
-            size, written = filled(state, self.rows)
+            size, written, cleared = filled(state, self.rows)
             tensors = {
                 name: torch.as_tensor(state["arrays"][name]).to(tensor)
                 for name, tensor in self._tensors.items()
@@ -327,3 +335,4 @@ class DeviceReplayBuffer:
         for name, tensor in tensors.items():
             self._tensors[name][:size] = tensor
         self._size, self._written, self._whole = size, written, whole
+        self._cleared = cleared

@@ -92,6 +92,10 @@ class DeviceRolloutBuffer:
         self._truncated[self._size] = truncated
         self._size += 1
 
+    def clear(self) -> None:
+        """Drop the rows and begin again."""
+        self._size = 0
+
     def take(self) -> Rollout:
         """Return the rollout and start a new one, which is written over it."""
         self._size = 0

@@ -86,6 +86,7 @@ class ReplayBuffer:
         self._form = ObsForm.of(obs)
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._position = self._written = 0  # the row that is written next; rows ever written
+        self._cleared = 0  # number of the first row that was written since the ring was emptied
         self._aux_names = tuple(aux or ())
         self._ring: RowArrays | None = None  # what rows are added to
         self._returns: FinishedReturns | None = None  # of what is added, where they are wanted
@@ -274,6 +275,21 @@ class ReplayBuffer:
         self._position = self._written % self.rows
         self._size = min(self._size + 1, self.rows)
 
+    def clear(self) -> None:
+        """Empty the ring. Numbers of rows go on, so that no saved row is taken for a new one.
+
+        Raises:
+            TrimtabError: if it was made from a dataset.
+        """
+        if self._ring is None:
+            raise TrimtabError("replay buffer: it holds a dataset and cannot be emptied")
+        self._cleared = self._written = -(-self._written // self.rows) * self.rows
+        self._position = self._size = 0
+        if self._returns is not None:
+            self._returns = FinishedReturns(self._ring, self._rule.discount)
+        if self._ring_spans is not None:
+            self._ring_spans.restore(0, 0)
+
     @property
     def ready(self) -> bool:
         """Whether ``sample`` can draw a batch."""
@@ -355,7 +371,7 @@ class ReplayBuffer:
         if self._ring is not None:
             unknown = 0 if self._returns is None else self._returns.unknown
             settled = max(self._written - unknown, 0)
-            arrays = RowLog(self._ring.arrays, self.rows, self._written, settled)
+            arrays = RowLog(self._ring.arrays, self.rows, self._written, settled, self._cleared)
         return {
             "layout": self._layout(),
             "position": self._position,
@@ -383,7 +399,7 @@ class ReplayBuffer:
                     "replay buffer: the saved state has another layout, window, discount or "
                     "dataset; resume with the settings of the saved run"
                 )
-            size, written = filled(state, self.rows)
+            size, written, cleared = filled(state, self.rows)
             generator_state = generator_words(state["generator"])
             # A damaged state fails here, before anything changes.
             np.random.Generator(np.random.PCG64()).bit_generator.state = generator_state
@@ -397,6 +413,7 @@ class ReplayBuffer:
                 f"replay buffer: the saved state is damaged ({error}); resume from another one"
             ) from error
         self._size, self._position, self._written = size, written % self.rows, written
+        self._cleared = cleared
         if self._returns is not None:
             self._returns.load_state_dict(state["returns"])
         if self._ring_spans is not None:

@@ -121,6 +121,10 @@ class RolloutBuffer:
             row[...] = array
         self._size += 1
 
+    def clear(self) -> None:
+        """Drop the rows and begin again."""
+        self._size = 0
+
     def take(self) -> Rollout:
         """Return the rollout and start a new one.
 

@@ -63,18 +63,20 @@ def check_ring(
         raise TrimtabError(f"replay buffer: discount {discount} lies outside [0, 1]")
 
 
-def filled(state: Mapping[str, Any], rows: int) -> tuple[int, int]:
-    """Return how many of a ring's rows a state has filled, and how many were ever written.
+def filled(state: Mapping[str, Any], rows: int) -> tuple[int, int, int]:
+    """Return a state's filled rows of a ring, those ever written, and the first after a clearing.
 
     Raises:
         ValueError: if that cannot be.
     """
     arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
     # A buffer that holds a dataset saves no rows.
-    written = arrays.written if isinstance(arrays, RowLog) else position + size // rows * rows
-    if written % rows != position or min(written, rows) != size:
+    log = isinstance(arrays, RowLog)
+    written = arrays.written if log else position + size // rows * rows
+    cleared = arrays.cleared if log else 0
+    if written % rows != position or cleared % rows or min(written - cleared, rows) != size:
         raise ValueError(f"size {size} and position {position} in {rows} rows")
-    return size, written
+    return size, written, cleared
 
 
 class Storage(Protocol):

@@ -207,17 +207,19 @@ class RowLog(Mapping[str, npt.NDArray[Any]]):
         rows: places of the ring.
         written: how many rows were ever written.
         settled: rows with a lower number keep their values until they are written over.
+        cleared: number of the first row after the ring was last emptied, which lies at place 0.
     """
 
     arrays: Mapping[str, npt.NDArray[Any]]
     rows: int
     written: int
     settled: int
+    cleared: int = 0
 
     @property
     def size(self) -> int:
         """How many rows are there."""
-        return min(self.written, self.rows)
+        return min(self.written - self.cleared, self.rows)
 
     @property
     def oldest(self) -> int:

@@ -31,9 +31,8 @@ def act_through(algorithm: BRC, rewards: list[list[float]], how: list[str]) -> N
     """Pass rewards of two environments to a method; ``how`` says how each step ends."""
     for reward, end in zip(rewards, how, strict=True):
         terminated = torch.tensor([end == "terminated", False])
-        algorithm.on_termination(terminated)
         ended = torch.tensor([end in ("terminated", "truncated"), False])
-        algorithm.on_transition(torch.tensor(reward), ended)
+        algorithm.on_transition(torch.tensor(reward), terminated, ended)
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
@@ -154,8 +153,8 @@ def test_it_finds_the_riccati_solution() -> None:
         Setup(spec, discount=quadratic.chain.GAMMA), actor_width=32, critic_width=64,
         learning_rate=3e-3, tau=0.05, initial_temperature=1e-3, entropy_per_dimension=-2.0,
     )  # fmt: skip
-    algorithm.on_termination(torch.tensor([True]))
-    algorithm.on_transition(torch.tensor([-2.0]), torch.tensor([True]))
+    over = torch.tensor([True])
+    algorithm.on_transition(torch.tensor([-2.0]), over, over)
     generator = torch.Generator().manual_seed(1)
     _, feedback = quadratic.riccati()
     position = torch.linspace(-0.8, 0.8, 9)[:, None]

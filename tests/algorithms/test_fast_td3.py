@@ -39,7 +39,7 @@ def taught(batch_of: BatchOf, updates: int = 3, **settings: Any) -> FastTD3:
     algorithm = FastTD3(Setup(SPEC, num_envs=3), **{**SMALL, **settings})
     for _ in range(20):
         algorithm.explore(3 * torch.randn(3, 5) + 1, warmup=True)
-        algorithm.on_transition(torch.randn(3), torch.rand(3) < 0.2)
+        algorithm.on_transition(torch.randn(3), *[torch.rand(3) < 0.2] * 2)
     for seed in range(updates):
         algorithm.update(batch_of(algorithm, seed=seed))
     return algorithm
@@ -318,7 +318,7 @@ def test_solves_a_point_mass() -> None:
             obs = mass.x
             action, _ = algorithm.explore(obs, warmup=False)
             rows.append((obs, action, mass.step(action), mass.x))
-            algorithm.on_transition(rows[-1][2], torch.full((64,), step == 19))
+            algorithm.on_transition(rows[-1][2], *[torch.full((64,), step == 19)] * 2)
             stored = [torch.cat(column) for column in zip(*rows, strict=True)]
             for _ in range(2):
                 drawn = torch.randint(len(stored[0]), (512,))

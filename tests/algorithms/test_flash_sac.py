@@ -299,7 +299,7 @@ def test_updates_are_those_of_the_formulas(
     # What the returns of three environments were: 2, and of the second 2 + 0.99 * 30.
     for reward in ([2.0, 30.0, 2.0], [2.0, 2.0, 2.0]):
         ended = torch.tensor([True, False, True])
-        algorithm.on_transition(torch.tensor(reward), ended)
+        algorithm.on_transition(torch.tensor(reward), ended, ended)
     largest = 2 + 0.99 * 30
     deviation = float(
         torch.tensor([2, 30, 2, 2, largest, 2], dtype=torch.float64).std(correction=0)

@@ -53,7 +53,7 @@ def taught(batch_of: BatchOf, updates: int = 4, **settings: Any) -> SimbaV2:
     algorithm = SimbaV2(Setup(SPEC, num_envs=2), **NETWORKS, **settings)
     for _ in range(20):
         algorithm.explore(3 * torch.randn(2, 5) + 1, warmup=True)
-        algorithm.on_transition(torch.randn(2), torch.rand(2) < 0.2)
+        algorithm.on_transition(torch.randn(2), *[torch.rand(2) < 0.2] * 2)
     for seed in range(updates):
         algorithm.update(batch_of(algorithm, seed=seed))
     return algorithm
@@ -400,7 +400,7 @@ def test_solves_a_point_mass() -> None:
             obs = mass.x
             action, _ = algorithm.explore(obs, warmup=episode < 5)
             rows.append((obs, action, mass.step(action), mass.x))
-            algorithm.on_transition(rows[-1][2], torch.full((16,), step == 19))
+            algorithm.on_transition(rows[-1][2], *[torch.full((16,), step == 19)] * 2)
         if episode < 5:
             continue
         obs, action, reward, next_obs = (torch.cat(column) for column in zip(*rows, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.guided_flow import GuidedFlowPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
+from trimtab.policies.kinds.squashed import SquashedPolicy
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
@@ -72,6 +74,16 @@ def _edited() -> Policy:
     return EditedPolicy(base, editor_of(base, 3, sees_chunk=True, **SMALL), scale=0.3)
 
 
+def _squashed() -> Policy:
+    bound = (10.0,) * SPEC.action_dim
+    wide = replace(SPEC, action_low=tuple(-one for one in bound), action_high=bound)
+    base = FlowPolicy(wide, **SMALL, sampling_steps=2)
+    base.normalizer.action_scale.fill_(2.0)
+    policy = SquashedPolicy(SPEC, base)
+    policy.take(base)
+    return _fitted(policy)
+
+
 @functools.cache
 def _graph() -> bytes:
     torch.manual_seed(3)
@@ -109,6 +121,7 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     ),
     "edited_best_of": _edited_best_of,
     "edited_latent": _edited_latent,
+    "squashed": _squashed,
     "best_of": lambda: BestOfPolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
     ),

@@ -265,6 +265,46 @@ def test_returns_that_become_known_later_are_saved_when_they_are(
     assert most > 2
 
 
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_ring_that_was_emptied_is_saved_as_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returns: bool
+) -> None:
+    """Rows that were saved before never come back, though new ones lie in the same places."""
+    monkeypatch.setattr(segments, "SMALLEST", 200)
+    monkeypatch.setattr(segments, "FACTOR", 2)
+
+    def make() -> ReplayBuffer:
+        spec = BatchSpec(mc_return=returns, history=2)
+        return ReplayBuffer(90, 2, (1, 1), num_envs=2, batch_spec=spec)
+
+    generator = np.random.default_rng(0)
+    buffer, checkpoints, added = make(), Checkpoints(tmp_path), 0
+    for step in range(320):
+        if step in (30, 31, 130, 240):  # before the ring is full, empty, and after it went round
+            buffer.clear()
+            added = 0
+            assert len(buffer) == 0 and not buffer.ready
+        ends = generator.random(2) < 0.07
+        obs = np.full((2, 2), float(step))
+        buffer.add(obs, obs[:, :1, None], obs[:, 1], obs + 1, np.zeros(2, np.bool_), ends)
+        added += 1
+        assert len(buffer) == 2 * min(added, 45)
+        if step % 7 == 0:
+            checkpoints.save(step, {"buffer": buffer.state_dict()})
+            other = make()
+            other.load_state_dict(loaded(tmp_path)["buffer"])
+            assert len(other) == len(buffer)
+            oldest = step - min(added, 45) + 1
+            assert {*np.unique(other.state_dict()["arrays"]["obs"])} == {*range(oldest, step + 1)}
+            if buffer.ready:
+                for mine, its in zip(
+                    vars(buffer.sample(50)).values(), vars(other.sample(50)).values(), strict=True
+                ):
+                    np.testing.assert_array_equal(mine, its)
+                buffer.load_state_dict(other.state_dict())  # which has drawn as often
+            assert ReplayBuffer.from_state(buffer.state_dict())._size == min(added, 45)
+
+
 def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(tmp_path: Path, small: None) -> None:
     """It held all rows as arrays and knew no segments."""
     buffer = ReplayBuffer(100, 1, (1, 1))

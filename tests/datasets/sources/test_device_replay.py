@@ -93,6 +93,30 @@ def test_every_window_is_that_of_the_ring_in_memory(
         assert (found.discount == 0).any() and (found.discount > 0).any()
 
 
+@pytest.mark.parametrize("before", [0, 3, 8, 21])
+def test_an_emptied_ring_is_a_new_one(before: int) -> None:
+    """Also one that is saved then, and one whose old rows lie in the places of the new ones."""
+    settings: dict[str, Any] = {"chunked": True, "batch_spec": BatchSpec(history=3, n_step=2)}
+    memory = {"num_envs": COLUMNS, "discount": 0.9, "aux": AUX, **settings}
+    new = ReplayBuffer(ROWS * COLUMNS, 2, (2, 2), **memory)
+    plain, buffer = ReplayBuffer(ROWS * COLUMNS, 2, (2, 2), **memory), ring(2, **settings)
+    fill(buffer, plain, before, 2, seed=1)
+    with NoWaiting():  # type: ignore[no-untyped-call]
+        buffer.clear()
+    plain.clear()
+    assert len(buffer) == len(plain) == 0 and not buffer.ready and not plain.ready
+    with pytest.raises(TrimtabError, match="cannot draw"):
+        buffer.sample(1)
+    fill(buffer, plain, 6, 2, seed=2)
+    fill(ring(2, **settings), new, 6, 2, seed=2)
+    again = ring(2, **settings)
+    again.load_state_dict(as_read_back(buffer.state_dict()))
+    for one in (buffer, again):
+        assert len(one) == len(new)
+        assert_equal(one.batch(torch.arange(len(one))), new.whole())
+    assert_equal(plain.whole(), new.whole())
+
+
 def test_starts_are_uniform_and_drawn_without_a_look() -> None:
     buffer = ring()
     fill(buffer, None, 11, 1, seed=0)
