@@ -65,8 +65,8 @@ class DeviceCollector:
                 taken = np.full(self.envs.num_envs, info["steps"])
                 stored = {name: value.cpu() for name, value in aux.items()}
                 self.buffer.add(*row, truncated, stored, taken)
-        ended = restarted | bool(truncated.all())
-        self.algorithm.on_transition(reward, restarted, ended)
+        over = restarted | bool(truncated.all())
+        self.algorithm.on_transition(reward, restarted, over)
         if truncated.all():  # all episodes began together
             self._read = self._repeated(self.obs)
             self.algorithm.on_episode_end(range(self.envs.num_envs))

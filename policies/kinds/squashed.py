@@ -44,7 +44,7 @@ class SquashedPolicy(Policy):
         self.base = base
         self.register_buffer("identity", torch.ones((), dtype=torch.bool))
         self.is_identity = True  # beside the buffer, so that an exported graph has no branch in it
-        self.register_load_state_dict_post_hook(type(self).read_identity)
+        self.register_load_state_dict_post_hook(type(self).read_identity)  # type: ignore[no-untyped-call]
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
