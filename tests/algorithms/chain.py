@@ -52,6 +52,8 @@ WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
 WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
 # Its rewards are those of its classifier and not the chain's.
 WITHOUT_CRITIC |= {"serl"}
+# What it values are soft returns of rollouts; its own tests hold them against a loop and an answer.
+WITHOUT_CRITIC |= {"reppo"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
 CLONED = {"diffusion_awr", "diffusion_rwr"}
 OF_THE_DATA = {"idql", "iql", "famo2o"}
