@@ -35,7 +35,7 @@ from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
-from trimtab.types import Batch, Metrics, Obs
+from trimtab.types import Batch, Metrics, Obs, PolicySpec
 
 
 class SAC(Algorithm):
@@ -98,9 +98,7 @@ class SAC(Algorithm):
         )
 
         actor_norm = layer_norm if actor_layer_norm is None else actor_layer_norm
-        self.actor = TanhGaussianPolicy(
-            spec, hidden=hidden, layer_norm=actor_norm, log_std_min=log_std_min
-        )
+        self.actor = self.make_actor(spec, hidden, actor_norm, log_std_min)
         self.critic = self.make_critic(spec.obs_dim, size, hidden, critics, layer_norm)
         self.initialize_weights()
         self.actor.to(setup.device)
@@ -177,8 +175,17 @@ class SAC(Algorithm):
         """Return uniform random actions during warm-up, sampled ones after it."""
         if not warmup:
             return self.actor.act(obs), {}
-        noise = torch.rand(count(obs), *self.actor.noise_shape, device=first_leaf(obs).device)
+        spec, device = self.actor.spec, first_leaf(obs).device
+        noise = torch.rand(count(obs), spec.horizon, spec.action_dim, device=device)
         return self.actor.normalizer.raw_action(2 * noise - 1), {}
+
+    def make_actor(
+        self, spec: PolicySpec, hidden: Sequence[int], layer_norm: bool, log_std_min: float
+    ) -> TanhGaussianPolicy:
+        """Return the policy with fresh weights."""
+        return TanhGaussianPolicy(
+            spec, hidden=hidden, layer_norm=layer_norm, log_std_min=log_std_min
+        )
 
     def make_critic(
         self, obs_dim: int, size: int, hidden: Sequence[int], critics: int, layer_norm: bool
