@@ -73,7 +73,7 @@ class MixtureTanhGaussianPolicy(TanhGaussianPolicy):
         """
         mean, log_std = self.network(features).chunk(2, dim=-1)
         log_std = log_std.clamp(*self.log_std_range)
-        shape = (len(features), self.experts, *self.chunk)
+        shape = (-1, self.experts, *self.chunk)
         return mean.reshape(shape).transpose(0, 1), log_std.reshape(shape).transpose(0, 1)
 
     def route(self, features: Tensor) -> Tensor:
@@ -99,9 +99,12 @@ class MixtureTanhGaussianPolicy(TanhGaussianPolicy):
         own, choosing = noise[:, : -self.experts], noise[:, -self.experts :]
         quantile = 0.5 * (1.0 + torch.erf(choosing / math.sqrt(2.0)))
         gumbel = -torch.log(-torch.log(quantile.clamp(_CERTAIN, 1.0 - _CERTAIN)))
-        index = (self.route(features) + gumbel).argmax(1)[None, :, None, None]
-        mean, log_std = mean.take_along_dim(index, 0), log_std.take_along_dim(index, 0)
-        return mean[0], log_std[0], own.reshape(-1, *self.chunk)
+        index = (self.route(features) + gumbel).argmax(1)
+        # A sum with a weight of 1 for the chosen one, which is a graph for any number of rows.
+        chosen = index == torch.arange(self.experts, device=index.device)[:, None]
+        weight = chosen.to(mean.dtype)[:, :, None, None]
+        own = own.reshape(-1, *self.chunk)
+        return (weight * mean).sum(0), (weight * log_std).sum(0), own
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from trimtab.algorithms.base import Setup
+from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.algorithms.on_policy.props import PROPS, join, keep
@@ -109,12 +110,7 @@ def test_the_behaviours_steps_by_hand(setup_of: SetupOf, data_of: DataOf) -> Non
     hand = copy.deepcopy(policy)
     adam = torch.optim.Adam(hand.parameters(), 3e-3)
     learner.behaviour.load_state_dict(policy.state_dict())
-    for moment in (
-        learner.behaviour_optimizer.first_moment,
-        learner.behaviour_optimizer.second_moment,
-    ):
-        torch._foreach_zero_(moment)
-    learner.behaviour_optimizer._counts[0].zero_()
+    learner.behaviour_optimizer = Adam(learner.behaviour.parameters(), max_gradient_norm=0.5)
     learner.behaviour_optimizer.change_rate(3e-3)
     moved = []
     for _ in range(40):
