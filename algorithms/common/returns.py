@@ -98,6 +98,10 @@ class ReturnScale(nn.Module):
             carried = carried * going_on[step]
         self.carried.copy_(carried)
         absorb(returns.reshape(-1, 1), self.mean, self.variance, self.count)
+        return self.scale(reward)
+
+    def scale(self, reward: Tensor) -> Tensor:
+        """Return rewards of any shape scaled, without taking account of them."""
         scaled = reward / (self.variance + 1e-8).sqrt().to(reward.dtype)
         return scaled.clamp(-self.limit, self.limit)
 

@@ -175,7 +175,8 @@ class SAC(Algorithm):
         """Return uniform random actions during warm-up, sampled ones after it."""
         if not warmup:
             return self.actor.act(obs), {}
-        noise = torch.rand(count(obs), *self.actor.noise_shape, device=first_leaf(obs).device)
+        spec, device = self.actor.spec, first_leaf(obs).device
+        noise = torch.rand(count(obs), spec.horizon, spec.action_dim, device=device)
         return self.actor.normalizer.raw_action(2 * noise - 1), {}
 
     def make_actor(

@@ -92,7 +92,7 @@ class PPO(Algorithm):
     # Results change only where raw observations exceed that, such as the speeds of CheetahRun's
     # joints; gym's Hopper and InvertedDoublePendulum bound theirs and give the same bits as before.
     revision: ClassVar[int] = 2
-    minibatch_updates = ("learn",)
+    minibatch_updates: ClassVar[tuple[str, ...]] = ("learn",)
     capturable = True
 
     def __init__(

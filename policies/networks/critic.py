@@ -68,6 +68,7 @@ class EnsembleCritic(nn.Module):
         layer_norm: normalise after each hidden linear layer, before its activation.
         norm_last: normalise after the activation in place of before it (ReBRAC's order).
         dropout: chance that an output of a hidden linear layer is 0 (DroQ's order).
+        outputs: numbers for each action; with more than one, values are ``[E, B, outputs]``.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class EnsembleCritic(nn.Module):
         layer_norm: bool = False,
         norm_last: bool = False,
         dropout: float = 0.0,
+        outputs: int = 1,
     ) -> None:
         super().__init__()
         check_widths(hidden)
@@ -90,6 +92,7 @@ class EnsembleCritic(nn.Module):
             "layer_norm": layer_norm,
             "norm_last": norm_last,
             "dropout": dropout,
+            "outputs": outputs,
         }
         layers: list[nn.Module] = []
         inputs = obs_dim + action_size
@@ -102,7 +105,7 @@ class EnsembleCritic(nn.Module):
                 after.insert(1 if norm_last else 0, EnsembleLayerNorm(members, width))
             layers += after
             inputs = width
-        layers.append(EnsembleLinear(members, inputs, 1))
+        layers.append(EnsembleLinear(members, inputs, outputs))
         self.network = nn.Sequential(*layers)
 
     def for_inputs(self, obs_dim: int, action_size: int) -> EnsembleCritic:

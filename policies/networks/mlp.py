@@ -43,6 +43,7 @@ def mlp(
     outputs: int,
     *,
     layer_norm: bool = False,
+    rms_norm: bool = False,
     activation: Activation = "relu",
 ) -> nn.Sequential:
     """Return a multilayer perceptron, mapping ``[..., inputs]`` to ``[..., outputs]``.
@@ -52,6 +53,7 @@ def mlp(
         hidden: widths of the hidden layers.
         outputs: width of the linear output.
         layer_norm: normalise after each hidden linear layer, before its activation (RLPD's order).
+        rms_norm: in the same place, divide by the root of the mean square (arXiv 1910.07467).
         activation: a name of ``ACTIVATIONS``.
 
     Raises:
@@ -64,6 +66,8 @@ def mlp(
         layers.append(nn.Linear(inputs, width))
         if layer_norm:
             layers.append(nn.LayerNorm(width))
+        if rms_norm:
+            layers.append(nn.RMSNorm(width, eps=1e-6))
         layers.append(activate())
         inputs = width
     layers.append(nn.Linear(inputs, outputs))

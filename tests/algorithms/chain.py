@@ -62,6 +62,8 @@ WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
 WITHOUT_CRITIC |= {"brc"}
 # Its rewards are those of its classifier and not the chain's.
 WITHOUT_CRITIC |= {"serl"}
+# What it values are soft returns of rollouts; its own tests hold them against a loop and an answer.
+WITHOUT_CRITIC |= {"reppo"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
 CLONED = {"diffusion_awr", "diffusion_rwr"}
 # Its value and its policy are one: no value is left to learn where its policy is held.

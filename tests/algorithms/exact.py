@@ -24,6 +24,7 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "target_noise": 0.0,
     "expectile": 0.5,
     "critics": 3,
+    "experts": 1,
     "actor_every": 1,
     "student_hidden": [32, 32],
     "vae_hidden": [16],
