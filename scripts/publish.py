@@ -404,7 +404,7 @@ def run_looks(words: Sequence[str], results: Path = RESULTS, project: Path = ROO
             if done.returncode:
                 raise TrimtabError("publish: the suite did not end; give the same command again")
             add(Path("runs") / "suites" / f"{suite}-part", results, project)
-    claims(results)
+        claims(results)
 
 
 def main(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) -> int:
