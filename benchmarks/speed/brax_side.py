@@ -63,13 +63,13 @@ def train(
     suite = load_suite()
     import jax
     import jax.numpy as jnp
-    from flax import linen
 
     if not hasattr(jax, "device_put_replicated"):  # the newest JAX lacks what Brax 0.14 calls
         replicate = functools.partial(jax.tree_util.tree_map, lambda x: jnp.asarray(x)[None])
         setattr(jax, "device_put_replicated", lambda tree, devices: replicate(tree))  # noqa: B010
     ppo: Any = importlib.import_module("brax.training.agents.ppo.train")
     networks: Any = importlib.import_module("brax.training.agents.ppo.networks")
+    linen: Any = importlib.import_module("flax.linen")
     ppo.train(
         suite.load(task),
         num_timesteps=steps,

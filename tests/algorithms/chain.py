@@ -25,6 +25,7 @@ from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.fast_td3 import FastTD3
 from trimtab.algorithms.off_policy.flash_sac import FlashSAC
+from trimtab.algorithms.off_policy.gorl_sac import GoRLSAC
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.sac_flow import SACFlow
 from trimtab.algorithms.off_policy.simba_v2 import SimbaV2
@@ -62,6 +63,9 @@ WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
 WITHOUT_CRITIC |= {"brc"}
 # Its rewards are those of its classifier and not the chain's.
 WITHOUT_CRITIC |= {"serl"}
+# Its actions are latents, which the chain's batches have none of; its own tests hold its critics
+# against a plain soft actor-critic.
+WITHOUT_CRITIC |= {"gorl_sac"}
 # What it values are soft returns of rollouts; its own tests hold them against a loop and an answer.
 WITHOUT_CRITIC |= {"reppo"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
@@ -214,14 +218,15 @@ WITH_CRITICS = (
     AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FastTD3, FlashSAC, FQL, ReplayingPeer, SAC,
     SimbaV2, TD3,
 )  # fmt: skip
-"""The classes whose state-action values :func:`critics_of` reads; of ``SERL`` it reads none."""
+"""The classes whose state-action values :func:`critics_of` reads, but for those of ``UNREAD``."""
+UNREAD = (SERL, GoRLSAC)
 WITH_VALUES = (RolloutActorCritic, PPO, SB3PPO)
 """The classes whose state values :func:`value_of` reads."""
 
 
 def critics_of(algorithm: Algorithm) -> Values | None:
     """Return what reads the state-action values of a method, or None where it has none."""
-    if isinstance(algorithm, SERL):
+    if isinstance(algorithm, UNREAD):
         return None
     if isinstance(algorithm, DSRLSAC):  # of the plain base above, whose latents are its actions
 

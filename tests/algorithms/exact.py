@@ -58,7 +58,7 @@ TOLERANCE |= {"xqc_like": 0.2}  # of unit weights alone, a narrow critic's distr
 @functools.cache
 def with_critics() -> list[str]:
     """Return the names of the methods that have state-action values; none is built for it."""
-    read, unread = chain.WITH_CRITICS, chain.SERL
+    read, unread = chain.WITH_CRITICS, chain.UNREAD
     kinds = {name: chain.class_named(name) for name in NAMES}
     found = [name for name, kind in kinds.items() if issubclass(kind, read)]
     return [name for name in found if not issubclass(kinds[name], unread)]

@@ -59,10 +59,10 @@ def test_the_divisor_of_a_known_episode(end: str) -> None:
 
 def test_rewards_of_an_episode_that_goes_on_are_saved() -> None:
     first, second = (LargestReturn(2, 0.9, "cpu") for _ in range(2))
-    first.see([1.0, 2.0], [False, True])
+    first.see([1.0, 2.0], [False, False], [False, True])
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for one in (first, second):
-        one.see([3.0, 0.0], [True, False])
+        one.see([3.0, 0.0], [False, False], [True, False])
     # The last reward of 3, and then the mean of 1 and 3 for ever.
     assert float(first.largest) == float(second.largest) == pytest.approx(3 + 0.9 * 20)
 
