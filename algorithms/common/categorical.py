@@ -33,7 +33,7 @@ def project(atoms: Tensor, mass: Tensor, support: Tensor) -> Tensor:
     position = ((atoms - low) / (support[1] - low)).clamp(0, last)
     lower = position.floor()
     upper_share = position - lower
-    index = lower.long()
+    index = lower.nan_to_num().long()  # what is no number stays so in the mass, and a run says it
     found = mass.new_zeros(*mass.shape[:-1], len(support))
     found.scatter_add_(-1, index, mass * (1 - upper_share))
     # An atom on a point gives its upper neighbour nothing, so the last one may name itself.

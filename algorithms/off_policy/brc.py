@@ -66,7 +66,8 @@ class BRC(Algorithm):
         batch_size: transitions in one update.
         tau: Polyak rate of the target critics.
         initial_temperature: alpha at the start.
-        entropy_per_dimension: H_target for each action dimension.
+        entropy_per_dimension: H_target for each action dimension, below 0, as it is a part of what
+            rewards are divided by.
         warmup_steps: environment steps with uniform random actions before learning.
         updates_per_decision: updates for each executed action chunk.
 
@@ -92,7 +93,7 @@ class BRC(Algorithm):
         batch_size: Size = 256,
         tau: Share = 0.005,
         initial_temperature: Positive = 0.1,
-        entropy_per_dimension: float = -0.5,
+        entropy_per_dimension: Annotated[float, Bounds(below=0)] = -0.5,
         warmup_steps: Natural = 5_000,
         updates_per_decision: NonNegative = 2.0,
     ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from trimtab.policies.networks.batch_norm import BatchRenorm
@@ -77,3 +78,7 @@ class RenormedCritic(EnsembleCritic):
         for layer in self.network:
             x = others.pop(0)(layer(x), learning) if isinstance(layer, nn.ReLU) else layer(x)
         return x.squeeze(-1)
+
+    def of_actions(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Return values ``[E, N, B]`` of N actions ``[N, B, H, A]`` in each state ``[B, O]``."""
+        return torch.stack([self(obs, action) for action in actions], dim=1)

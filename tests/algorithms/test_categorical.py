@@ -53,6 +53,12 @@ def test_an_atom_on_a_point_keeps_its_mass_and_a_mean_within_the_support_stays()
     torch.testing.assert_close((found * SUPPORT).sum(-1), value.clamp(-5, 5))
 
 
+def test_what_is_no_number_comes_out_as_none() -> None:
+    value = torch.tensor([float("nan"), 1.0], dtype=torch.float64)
+    found = two_hot(value, SUPPORT)
+    assert found[0].isnan().any() and found[1].sum() == 1.0
+
+
 def test_hl_gauss_sums_to_one_and_keeps_a_mean_inside() -> None:
     value = torch.linspace(-4, 4, 33, dtype=torch.float64)
     found = hl_gauss(value, SUPPORT, 0.75)

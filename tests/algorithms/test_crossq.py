@@ -199,3 +199,13 @@ def test_settings_without_effect_are_refused() -> None:
         CrossQ(Setup(SPEC), target_critics=1)
     with pytest.raises(TrimtabError, match="batch_size=1: must be from 2"):
         CrossQ(Setup(SPEC), batch_size=1)
+
+
+def test_values_of_many_actions_are_those_of_each_by_itself() -> None:
+    torch.manual_seed(0)
+    critic = RenormedCritic(5, 2, hidden=(16,), members=2)
+    for _ in range(20):
+        critic.of_rows((3 * torch.randn(64, 7) + 2).expand(2, -1, -1), learning=True)
+    obs, actions = torch.randn(4, 5), torch.rand(3, 4, 1, 2)
+    each = torch.stack([critic(obs, action) for action in actions], dim=1)
+    torch.testing.assert_close(critic.of_actions(obs, actions), each)
