@@ -58,7 +58,7 @@ def test_offline_to_online_at_toy_size(tmp_path: Path, monkeypatch: pytest.Monke
     assert 0 in steps and max(steps) == 60
 
 
-@pytest.mark.parametrize(("name", "runs"), [("offline", 165), ("offline_to_online", 60)])
+@pytest.mark.parametrize(("name", "runs"), [("offline", 177), ("offline_to_online", 60)])
 def test_the_cpu_scale_is_what_it_says(name: str, runs: int) -> None:
     suite = load_suite(name, "runs", scale="cpu")
     assert len(suite.jobs) == runs
