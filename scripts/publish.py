@@ -32,8 +32,10 @@ from trimtab.benchmarks.board.arena.claims import to_markdown as claims_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.next_looks import NextLook, plan_looks
 from trimtab.benchmarks.board.arena.table import build as arena_table
-from trimtab.benchmarks.board.data_contests import contests_of
+from trimtab.benchmarks.board.data_contests import DataContest, contests_of
 from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.modes import MEASURES, contests_of_modes, read_modes
+from trimtab.benchmarks.board.modes import to_markdown as modes_markdown
 from trimtab.benchmarks.cli.commands.bench import FURTHER
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
 from trimtab.benchmarks.suites.document import read_document
@@ -59,11 +61,14 @@ KINDS = (
     ("speed.json", "speed.md", "machine.json"),
 )
 """Files of a suite, and of `trimtab speed`; a folder is of the kind whose first file it has."""
-OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")
+OF_AN_ARENA = ("arena.md", "arena.csv", "curves.csv")
 """Files that a suite with controls has besides."""
-DATA_SUITES = ("offline", "offline_to_online")
-CALLED = {"": "arena", **{name: name for name in DATA_SUITES}}
+UNFROZEN_SUITES = ("offline", "offline_to_online", "from_nothing")
+"""The suites without frozen bases that claims speak of."""
+CALLED = {"": "arena", **{name: name for name in UNFROZEN_SUITES}}
 """The suites by what a claim calls them."""
+MODES = "modes.csv"
+"""Rows of the study of modes, beside those of the suite whose runs it measures."""
 CLAIMS, BOARD = "claims.md", "leaderboard.json"
 
 
@@ -95,7 +100,7 @@ def files_of(folder: Path) -> Sequence[str]:
     if name in suites:
         suite = load_suite(suite_of(Path(name)), "runs")
         files = (*files, *(OF_AN_ARENA if suite.controls else ()))
-        files = (*files, *([RECORDS] if suite.tables and not suite.controls else ()))
+        files = (*files, *([RECORDS] if suite.has_records else ()))
         files = (*files, *(file for table in suite.tables for file in FURTHER[table].FILES))
     missing = [folder / file for file in files if not (folder / file).is_file()]
     if missing:
@@ -199,7 +204,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     names_now = [job.name for job in suite.jobs]
     records = merged_records([place / RECORDS, folder / RECORDS], names_now)
     records = [record for record in records if record["name"] in names_now]
-    if suite.controls or suite.tables:
+    if suite.has_records:
         rows = recorded_rows(rows, records)
     documents = documents_for(rows, known)
     board = leaderboard.build(
@@ -214,7 +219,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     place.mkdir(parents=True, exist_ok=True)
     write_episodes(place / FILE_NAME, rows)
     write_configurations(place, documents)
-    if suite.controls or suite.tables:
+    if suite.has_records:
         write_records(place / RECORDS, records)
     atomic_write_text(place / "machine.json", json.dumps(machine, indent=1) + "\n")
     write_tables(place, board, project)
@@ -287,7 +292,7 @@ def write_tables(place: Path, board: Leaderboard, project: Path) -> None:
     atomic_write_text(place / "leaderboard.csv", board.to_csv())
     atomic_write_text(place / "leaderboard.json", board.to_json())
     suite = load_suite(suite_of(place), "runs")
-    names = methods_of(read_json(place / RECORDS, "runs")) if suite.tables else {}
+    names = methods_of(read_json(place / RECORDS, "runs")) if suite.has_records else {}
     if suite.controls:
         arena = arena_of(place)
         arena_writing.write(arena, place)
@@ -298,6 +303,10 @@ def write_tables(place: Path, board: Leaderboard, project: Path) -> None:
         rows = collect_episodes(place / FILE_NAME)
         for name in suite.tables:
             FURTHER[name].write(rows, place, names)
+    if (place / MODES).is_file():
+        records = read_json(place / RECORDS, "runs")
+        text = modes_markdown(read_modes(place / MODES), records)
+        atomic_write_text(place / "modes.md", text)
     shrink_pictures(place)
     write_pages(place, project)
 
@@ -319,6 +328,24 @@ def arena_of(place: Path) -> Arena:
     )
 
 
+def contests_in(results: Path = RESULTS) -> dict[str, list[DataContest]]:
+    """Return the contests of each suite without frozen bases that is committed, and of its studies.
+
+    Raises:
+        TrimtabError: if committed rows are damaged.
+    """
+    found = {}
+    for suite in UNFROZEN_SUITES:
+        place = results / suite.replace("_", "-")
+        if (place / RECORDS).is_file():
+            records = read_json(place / RECORDS, "runs")
+            found[suite] = contests_of(collect_episodes(place / FILE_NAME), records)
+            if (place / MODES).is_file():
+                runs = read_modes(place / MODES)
+                found |= {name: contests_of_modes(runs, records, name) for name in MEASURES}
+    return found
+
+
 def judge(results: Path = RESULTS) -> list[Finding]:
     """Judge the claims of ``claims.yaml`` by the committed rows of the arena and suites of data.
 
@@ -328,20 +355,14 @@ def judge(results: Path = RESULTS) -> list[Finding]:
     place = results / "arena"
     if not (place / RECORDS).is_file():
         raise TrimtabError(f"publish: {place} has no {RECORDS}; publish the suite arena first")
-    data = {
-        suite: contests_of(
-            collect_episodes(results / folder / FILE_NAME),
-            read_json(results / folder / RECORDS, "runs"),
-        )
-        for suite, folder in ((name, name.replace("_", "-")) for name in DATA_SUITES)
-        if (results / folder / RECORDS).is_file()
-    }
+    data = contests_in(results)
     listed = read_claims(results / "claims.yaml")
     places = {}
     for key, name in CALLED.items():  # their whole grids: a claim may wait for its rows
         document = read_document(name)[1]
         runs = [*expanded(name, document["grid"], {}).values(), *document.get("runs", {}).values()]
         places[key] = [run.get("place", {}) for run in runs]
+    places |= dict.fromkeys(MEASURES, places["from_nothing"])
     check_names(listed, places)
     return find(listed, arena_of(place), data)
 

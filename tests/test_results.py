@@ -21,7 +21,6 @@ from trimtab.benchmarks.board.arena.claim_list import read_claims
 from trimtab.benchmarks.board.arena.claims import find, to_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
-from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.intervals.contests import (
     contest_interval,
     held_out,
@@ -296,15 +295,11 @@ def test_the_differences_to_the_best_control_are_those_worked_out_by_hand(
         assert [*numbers] == pytest.approx([*by_hand], abs=0.0075)
 
 
-def test_claims_are_judged_by_the_rows(arena: Arena) -> None:
-    data = {
-        suite: contests_of(
-            collect_episodes(RESULTS / folder / "episodes.parquet"),
-            json.loads((RESULTS / folder / "runs.json").read_text()),
-        )
-        for suite, folder in (("offline", "offline"), ("offline_to_online", "offline-to-online"))
-        if (RESULTS / folder).is_dir()
-    }
+def test_claims_are_judged_by_the_rows(
+    arena: Arena, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(root / "scripts")
+    data = importlib.import_module("publish").contests_in(RESULTS)
     found = find(read_claims(RESULTS / "claims.yaml"), arena, data)
     assert alike(to_markdown(found), (RESULTS / "claims.md").read_text())
     assert len(found) >= 8

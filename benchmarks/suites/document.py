@@ -179,7 +179,7 @@ _GRID = _Fields(
 _RUN = _Fields(
     {
         "overrides": _words, "with": _words, "base": _text_or_none, "seconds": _seconds,
-        "seeds": _seeds,
+        "seeds": _seeds, "place": _Fields({"task": _text, "method": _text}, "task", "method"),
     }
 )  # fmt: skip
 _PANEL = _Fields({"title": _text, "run": _text, "env": _text}, "title", "run", "env")

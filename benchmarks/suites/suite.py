@@ -87,6 +87,11 @@ class Suite:
     figure: Mapping[str, Any] | None
     settings: Mapping[str, Any]
 
+    @property
+    def has_records(self) -> bool:
+        """Whether ``runs.json`` is kept: where runs have places, by which claims name them."""
+        return any(job.place for job in self.jobs)
+
     @functools.cached_property
     def digest(self) -> str:
         """A hash of all that decides the suite's numbers, code revisions and packages included."""

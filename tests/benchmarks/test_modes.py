@@ -10,7 +10,10 @@ import pytest
 import torch
 from loading import load_module
 
+from trimtab.benchmarks.board.modes import read_modes
+from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.shapes import spec_of
+from trimtab.benchmarks.training.train import train
 from trimtab.envs.registry import get_spec
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
@@ -25,18 +28,6 @@ def modes(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(found, "STARTS", 2)
     monkeypatch.setattr(found, "DRAWS", 4)
     return found
-
-
-def test_the_entropy_of_counts(modes: Any) -> None:
-    assert modes.entropy(np.array([25.0, 0.0, 0.0, 0.0])) == 0.0
-    assert modes.entropy(np.zeros(4)) == 0.0
-    assert modes.entropy(np.full(4, 1e6)) == pytest.approx(2.0, abs=1e-5)
-    assert modes.entropy(np.full(2, 50.0)) == 1.0  # never more than there is
-    # Over many draws the corrected mean is the true entropy; without it, it is too small by 0.05.
-    generator = np.random.default_rng(0)
-    shares = np.array([0.4, 0.3, 0.2, 0.1])
-    drawn = [modes.entropy(one) for one in generator.multinomial(25, shares, 4000).astype(float)]
-    assert np.mean(drawn) == pytest.approx(-(shares * np.log2(shares)).sum(), abs=0.03)
 
 
 def test_ways_are_read_off_places(modes: Any) -> None:
@@ -64,8 +55,26 @@ def test_a_policy_that_goes_right_keeps_one_way_and_fails_where_it_is_closed(mod
             parameter.zero_()
         last = [one for one in policy.parameters() if one.shape == (2,)][-1]
         last.copy_(torch.tensor([2.0, 0.0]))
-    found = modes.measure(policy, FOUR)
-    assert found == {"success": 1.0, "entropy": 0.0, "ways": 1.0, "closed": 0.0}
+    rows = modes.measure(policy, FOUR)
+    assert rows == [
+        {"start": start, "draws": 4, "ways": "4 0 0 0", "closed": 0} for start in range(2)
+    ]
+
+
+def test_a_run_is_measured_once(modes: Any, tmp_path: Path) -> None:
+    words = [
+        f"env={FOUR}", "algorithm=td3", "online_steps=20", "algorithm.warmup_steps=10",
+        "eval_episodes=1", f"out={tmp_path}",
+    ]  # fmt: skip
+    folder = str(train(compose_run(words)).folder)
+    out = tmp_path / "modes.csv"
+    assert modes.main([f"out={out}", folder]) == 0
+    first = out.read_text(encoding="utf-8")
+    (found,) = read_modes(out)
+    assert found.env == FOUR and found.seed == 0 and len(found.entropy) == 2
+    assert modes.main([f"out={out}", folder]) == 0 and out.read_text(encoding="utf-8") == first
+    out.write_text("a,b\n1,2\n", encoding="utf-8")
+    assert modes.main([f"out={out}", folder]) == 2
 
 
 def test_wrong_words_are_one_line(modes: Any, capsys: pytest.CaptureFixture[str]) -> None:

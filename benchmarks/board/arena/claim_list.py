@@ -20,7 +20,7 @@ __all__ = ["DATA_KINDS", "KINDS", "Claim", "check_names", "read_claims"]
 KINDS = ("higher", "most", "control", "sooner", "missing")
 """How a claim about the arena can be judged."""
 DATA_KINDS = ("higher", "keeps", "missing")
-"""How a claim about a suite of data can be judged."""
+"""How a claim about a suite without frozen bases can be judged."""
 _BY_SEEDS = {"seeds": ("higher", "control"), "control_seeds": ("control",)}
 """Entries that choose seeds, with the kinds of claims about the arena that have them."""
 _COMPARED = ("higher", "control")
@@ -51,7 +51,8 @@ class Claim:
             ``drop`` at the switch.
         factor: for ``sooner``: how many times fewer environment steps.
         why: for ``missing``: why it cannot be judged yet.
-        suite: a suite of data; empty for the arena.
+        suite: a suite without frozen bases, or a measure of the study of modes (``modes``,
+            ``closed``); empty for the arena.
         seeds: the seeds that it is judged by, where others may have been seen before it was
             written; empty for all. For claims about scores in the arena.
         control_seeds: for ``control``: the seeds by which the best control is picked; empty for

@@ -2,7 +2,7 @@
 
 ``claims.yaml`` lists the claims; each is judged in every contest that has what it speaks of, and
 over all of them together, by the mean difference (``board/intervals/contests.py``). Most are of the
-arena; a claim with ``suite`` is of one of the suites of data.
+arena; a claim with ``suite`` is of a suite without frozen bases, or of the study of modes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ __all__ = ["Finding", "find", "to_markdown"]
 
 Pair = tuple[Contest, ArenaRow, ArenaRow]
 _READING = """\
-Made by `python scripts/publish.py claims` from the rows of the arena, `offline` and
-`offline-to-online` below `benchmarks/results/`; [statistics](../../docs/statistics.md) has the
-method and how often it errs.
+Made by `python scripts/publish.py claims` from the rows of the arena, `offline`,
+`offline-to-online` and `from-nothing` below `benchmarks/results/`;
+[statistics](../../docs/statistics.md) has the method and how often it errs.
 
 - **Difference** is the mean over the contests that have both methods, paired by seed: of success,
   or as a share of the larger one of both returns. Its interval speaks of these contests; **over
-  such tasks** is the interval of the mean over all tasks like these.
+  such tasks** is the interval of the mean over all tasks like these. Of ways that a policy keeps
+  it is the entropy from one start, as a share of the most possible.
 - **Verdict**: *better*, the whole interval lies above 0; *worse*, below; *no different*, within the
   claim's margin ({margin} unless it says otherwise); *not told yet*, none of them. Then the table
   says how many more seeds a contest would tell it with 80 percent power, and their core-hours.
@@ -105,7 +106,7 @@ def find(
     Args:
         claims: the claims.
         arena: the arena's tables.
-        data: the contests of each suite of data that has rows, by its name.
+        data: the contests of each suite without frozen bases that has rows, by its name.
     """
     known = data or {}
     return [

@@ -209,8 +209,7 @@ def _publish(
     figure, bundle = folder / FIGURE, folder / "bundle"
     paths = {"table": written["leaderboard.md"], "figure": figure}
     arena = None
-    needed = suite.controls or suite.tables
-    records = records_of(suite, outcome, folder, console) if needed else []
+    records = records_of(suite, outcome, folder, console) if suite.has_records else []
     if suite.controls:
         arena = arena_table(table, records, suite.controls)
         paths |= arena_writing.write(arena, folder)

@@ -5,23 +5,17 @@
 The runs are of ``robotics/PointMaze-FourGoals-v0`` (ways: four goals) or of
 ``robotics/PointMaze-TwoRoutes-v0`` with ``env_options.dense=true`` (ways: above or below the
 block). From each of 10 starts a policy acts 25 times with noise, so that its own draws alone
-differ. A row a run:
+differ. A row for each start of a run says how many draws took each way and reached the goal, and
+how many did so when the goal that the policy takes most often from this start was closed, without
+any further learning. ``trimtab.benchmarks.board.modes`` computes the table from the rows.
 
-- ``success``: share of episodes that reach a goal;
-- ``entropy``: of the ways that were taken from one start, in bits, averaged over the starts, with
-  Miller and Madow's correction for the number of draws; at most 2 for the goals, 1 for the routes;
-- ``ways``: how many ways have at least a tenth of the draws from a start, averaged;
-- ``closed``: share of success when the goal that the policy takes most often is closed, without
-  any further learning; empty for the routes.
-
-The starts are others than those of a run's evaluations.
+Give the same command again to go on: runs that the file has are passed over. The starts are others
+than those of a run's evaluations.
 """
 
 from __future__ import annotations
 
 import csv
-import io
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.benchmarks.board.modes import COLUMNS
+from trimtab.benchmarks.board.tables import csv_table
 from trimtab.benchmarks.training.evaluate import torch_act
 from trimtab.benchmarks.training.folder import POLICY, read_provenance
 from trimtab.envs.families.robotics.four_goals import GOAL_CELLS
@@ -40,11 +36,6 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import load_bundle
 
 STARTS, DRAWS, FIRST_SEED = 10, 25, 50_000
-FEW = 0.1
-"""Share of the draws from which on a way counts as kept."""
-COLUMNS = (
-    "env", "algorithm", "policy", "seed", "config_hash", "success", "entropy", "ways", "closed",
-)  # fmt: skip
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -94,21 +85,8 @@ TASKS: dict[str, tuple[Callable[[Array], int], int]] = {
 """By task, which way an episode took, and how many there are."""
 
 
-def entropy(counts: Array) -> float:
-    """Return the entropy in bits of counted ways, corrected for the number of draws.
-
-    Miller (1955): the estimate from shares is too small by about ``(K - 1) / (2 n)`` nats.
-    """
-    total = counts.sum()
-    if not total:
-        return 0.0
-    shares = counts[counts > 0] / total
-    nats = -(shares * np.log(shares)).sum() + (len(shares) - 1) / (2 * total)
-    return min(float(nats), math.log(len(counts))) / math.log(2)
-
-
-def measure(policy: Policy, env: str, **options: Any) -> dict[str, Any]:
-    """Return what a policy keeps of a task's ways.
+def measure(policy: Policy, env: str, **options: Any) -> list[dict[str, Any]]:
+    """Return what a policy does from each start: its draws, their ways, and successes when closed.
 
     Raises:
         TrimtabError: if it is no such task.
@@ -116,37 +94,35 @@ def measure(policy: Policy, env: str, **options: Any) -> dict[str, Any]:
     if env not in TASKS:
         raise TrimtabError(f"modes: {env} has no ways that are counted; {', '.join(TASKS)} have")
     taken, ways = TASKS[env]
-    counts = np.zeros((STARTS, ways))
-    reached = []
+    counts = np.zeros((STARTS, ways), int)
     for start in range(STARTS):
         success, places = play(policy, env, start, **options)
-        reached.append(success.mean())
         for row in np.flatnonzero(success):
             counts[start, taken(places[row])] += 1
-    found = {
-        "success": float(np.mean(reached)),
-        "entropy": float(np.mean([entropy(one) for one in counts])),
-        "ways": float(np.mean([(one >= FEW * DRAWS).sum() for one in counts])),
-        "closed": None,
-    }
+    closed: list[int | None] = [None] * STARTS
     if ways == len(GOAL_CELLS):
-        favourite = [*GOAL_CELLS][int(counts.sum(0).argmax())]
-        closed = [play(policy, env, start, closed=favourite)[0].mean() for start in range(STARTS)]
-        found["closed"] = float(np.mean(closed))
-    return found
+        for start in range(STARTS):
+            favourite = [*GOAL_CELLS][int(counts[start].argmax())]
+            closed[start] = int(play(policy, env, start, closed=favourite)[0].sum())
+    return [
+        {
+            "start": start, "draws": DRAWS, "ways": " ".join(map(str, counts[start])),
+            "closed": closed[start],
+        }
+        for start in range(STARTS)
+    ]  # fmt: skip
 
 
-def row_of(folder: Path) -> dict[str, Any]:
-    """Return a run's row."""
+def rows_of(folder: Path, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return a run's rows; none if it is known by its hash and seed."""
     provenance = read_provenance(folder)
-    document = provenance["identity"]
+    run = provenance["config_hash"], folder.name.removeprefix("seed")
+    if run in known:
+        return []
+    task = provenance["identity"]["task"]
     policy = load_bundle(folder / POLICY).policy
-    task = document["task"]
-    return {
-        "env": task["id"], "algorithm": document["method"]["name"], "policy": policy.label,
-        "seed": int(folder.name.removeprefix("seed")), "config_hash": provenance["config_hash"],
-        **measure(policy, task["id"], **task.get("options", {})),
-    }  # fmt: skip
+    named = {"env": task["id"], "config_hash": run[0], "seed": run[1]}
+    return [{**named, **row} for row in measure(policy, task["id"], **task.get("options", {}))]
 
 
 def main(words: Sequence[str]) -> int:
@@ -156,21 +132,30 @@ def main(words: Sequence[str]) -> int:
     try:
         if len(named) != 1 or not folders:
             raise TrimtabError("modes: give out=modes.csv and folders of runs")
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
+        out = Path(named[0])
+        rows = read_rows(out)
         for folder in folders:
-            row = row_of(folder)
-            writer.writerow({
-                key: f"{value:.4f}" if isinstance(value, float) else value
-                for key, value in row.items()
-            })  # fmt: skip
-            sys.stderr.write(f"{folder}: {row}\n")
-        atomic_write_text(Path(named[0]), text.getvalue())
+            rows += rows_of(folder, {(row["config_hash"], row["seed"]) for row in rows})
+            atomic_write_text(out, csv_table(rows))
     except TrimtabError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
+
+
+def read_rows(out: Path) -> list[dict[str, Any]]:
+    """Return the rows that are there already.
+
+    Raises:
+        TrimtabError: if the file is there and has other columns.
+    """
+    if not out.is_file():
+        return []
+    with out.open(encoding="utf-8", newline="") as stream:
+        rows: list[dict[str, Any]] = list(csv.DictReader(stream))
+    if rows and tuple(rows[0]) != COLUMNS:
+        raise TrimtabError(f"modes: {out}: its columns must be {', '.join(COLUMNS)}")
+    return rows
 
 
 if __name__ == "__main__":
