@@ -97,7 +97,11 @@ COMMANDS: dict[str, Command] = {
             "trimtab evaluate offline=true run=<a folder of runs> dataset=<data> out=ranks",
         ),
         {
-            "policy": Setting("", "folder of a run or a bundle"),
+            "policy": Setting(
+                "",
+                "folder of a run or a bundle, or a server's address, such as ws://127.0.0.1:8000",
+                served=True,
+            ),
             "env": Setting(
                 "", "task; default: the task that the policy was trained for", of=_PLAYED
             ),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import time
 from collections.abc import Callable
@@ -25,16 +24,13 @@ from websockets.http11 import Request, Response
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.files import Contract
-from trimtab.policies.serving.refusals import Refusal
-from trimtab.policies.serving.session import Session, most_rows, request_bytes
+from trimtab.policies.serving.protocol import KEY, Refusal, is_loopback
+from trimtab.policies.serving.session import EXTENSIONS, Session, most_rows, request_bytes
 from trimtab.policies.serving.worker import PolicyProcess
 
-__all__ = ["KEY", "Bounds", "PolicyServer"]
+__all__ = ["Bounds", "PolicyServer"]
 
 logger = logging.getLogger(__name__)
-
-KEY = "TRIMTAB_SERVE_KEY"
-"""Environment variable of the key: never a word of a command, an address or a log."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class PolicyServer:
         deterministic: bool | None = None,
         bounds: Bounds | None = None,
     ) -> None:
-        if not key and not _is_loopback(host):
+        if not key and not is_loopback(host):
             raise TrimtabError(
                 f"serve: host={host}: others than this machine could steer the policy; set a key "
                 f"in the environment variable {KEY}, here and where the client runs"
@@ -95,6 +91,11 @@ class PolicyServer:
         self._key = key.encode()
         self._seed = seed
         self._contract = Contract.parse(process.config, process.policy)
+        if taken := sorted(set(self._contract.parts) & set(EXTENSIONS)):
+            raise TrimtabError(
+                f"serve: {process.policy}: reads a part called {taken[0]}, which is a key of its "
+                "own in a request; name the part otherwise"
+            )
         judged = self._contract.evaluate_deterministic
         self._deterministic = judged if deterministic is None else deterministic
         row = request_bytes(self._contract)
@@ -137,7 +138,8 @@ class PolicyServer:
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Return None for a client that may connect, and else the answer to its request."""
-        if request.method != "GET":
+        verb = request.method
+        if verb != "GET":
             return connection.respond(HTTPStatus.METHOD_NOT_ALLOWED, "only GET\n")
         if request.path in ("/healthz", "/health"):
             return connection.respond(HTTPStatus.OK, "OK\n")
@@ -223,10 +225,3 @@ class PolicyServer:
     async def _send(self, connection: ServerConnection, answer: bytes | str) -> None:
         async with asyncio.timeout(self.bounds.message_seconds):
             await connection.send(answer)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name
-        return host == "localhost"

@@ -31,7 +31,7 @@ from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.bundle.checked import checked_array, checked_parts, checked_rows
 from trimtab.policies.bundle.files import Array, Contract
 from trimtab.policies.serving.codec import FrameError, pack, unpack
-from trimtab.policies.serving.refusals import Refusal
+from trimtab.policies.serving.protocol import Refusal
 from trimtab.policies.serving.worker import PolicyProcess
 from trimtab.version import __version__
 
@@ -103,6 +103,7 @@ class Session:
                 "server": f"trimtab {__version__}",
                 "contract_sha": config["sha256"],
                 "config": json.dumps(config, sort_keys=True),
+                "golden": self._process.golden,
                 "backend": self._process.backend,
                 "horizon": contract.horizon,
                 "act_steps": contract.act_steps,

@@ -17,10 +17,10 @@ import numpy as np
 from trimtab.child import Child, ChildDied, end_children
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import ArrayObs, Decide
-from trimtab.policies.bundle.files import Array, read_files
+from trimtab.policies.bundle.files import GOLDEN, Array, read_files
 from trimtab.policies.opening import bundle_folder, load_policy
 from trimtab.policies.serving.codec import pack, unpack
-from trimtab.policies.serving.refusals import Refusal
+from trimtab.policies.serving.protocol import Refusal
 
 __all__ = ["BACKENDS", "PolicyProcess"]
 
@@ -33,6 +33,7 @@ class PolicyProcess:
 
     Attributes:
         config: all of the bundle's ``config.json``.
+        golden: the bundle's golden rows, as their file has them.
 
     Args:
         policy: folder of a bundle or of a run.
@@ -47,7 +48,7 @@ class PolicyProcess:
         self.policy, self.backend, self.seconds = policy, backend, seconds
         self._turn = threading.Lock()
         self._child: Child | None = None
-        self.config: Mapping[str, Any] = self._open()
+        self.config, self.golden = self._open()
 
     @property
     def process_id(self) -> int | None:
@@ -77,19 +78,19 @@ class PolicyProcess:
             end_children([self._child], 5.0)
             self._child = None
 
-    def _open(self) -> Mapping[str, Any]:
-        """Start the process; return the config of the policy that it has opened."""
+    def _open(self) -> tuple[Mapping[str, Any], bytes]:
+        """Start the process; return config and golden rows of the policy that it has opened."""
         child = Child()
         try:
             with _killed_after(child, _OPENING):
-                config: Mapping[str, Any] = child.call(_open, self.policy, self.backend)
+                config, golden = child.call(_open, self.policy, self.backend)
         except ChildDied as error:
             raise TrimtabError(f"serve: {self.policy}: cannot be opened ({error})") from error
         except BaseException:
             end_children([child], 0.0)
             raise
         self._child = child
-        return config
+        return config, base64.b64decode(golden)
 
     def decide(self, obs: ArrayObs, noise: Array) -> Array:
         """Return actions ``[B, H, A]``; the caller has its turn.
@@ -122,7 +123,7 @@ class PolicyProcess:
 
     def _open_again(self) -> None:
         try:
-            config = self._open()
+            config, _ = self._open()
         except TrimtabError as error:
             raise Refusal("worker", "the policy cannot be opened again") from error
         if config["sha256"] != self.config["sha256"]:
@@ -153,11 +154,12 @@ def _killed_after(child: Child, seconds: float) -> Iterator[threading.Event]:
 _decider: Decide
 
 
-def _open(policy: str, backend: str) -> Mapping[str, Any]:
-    """Open a policy for the calls to come; return its config."""
+def _open(policy: str, backend: str) -> tuple[Mapping[str, Any], str]:
+    """Open a policy for the calls to come; return its config and its golden rows."""
     global _decider
     _decider = BACKENDS[backend](policy)
-    return read_files(bundle_folder(policy))[0]
+    config, files = read_files(bundle_folder(policy))
+    return config, base64.b64encode(files[GOLDEN]).decode()
 
 
 def _decide(request: str) -> str:

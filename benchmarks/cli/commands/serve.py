@@ -23,7 +23,8 @@ def serve(
 ) -> int:
     """Serve a policy until Ctrl+C or SIGTERM."""
     try:
-        from trimtab.policies.serving.server import KEY, Bounds, PolicyServer
+        from trimtab.policies.serving.protocol import KEY
+        from trimtab.policies.serving.server import Bounds, PolicyServer
         from trimtab.policies.serving.worker import PolicyProcess
     except ModuleNotFoundError as error:
         raise TrimtabError(

@@ -1,10 +1,37 @@
-"""Why a server does not answer a request with actions: a code, and a sentence without secrets."""
+"""What server and client have in common: addresses, the key, and codes of what is refused."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
-__all__ = ["CODES", "Refusal"]
+__all__ = ["CODES", "KEY", "Refusal", "host_of", "is_server", "is_loopback"]
+
+KEY = "TRIMTAB_SERVE_KEY"
+"""Environment variable of a server's key: never a word of a command, an address or a log."""
+
+
+def is_server(text: str) -> bool:
+    """Return whether a text is the address of a policy server, and not a folder."""
+    return text.startswith(("ws://", "wss://"))
+
+
+def host_of(address: str) -> str:
+    """Return the host of an address; empty if it names none."""
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, by its number or as ``localhost``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
+
 
 CODES: Mapping[str, bool] = {
     "frame": True,
