@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, tree_map
+from trimtab.policies.agent import ArrayObs
 from trimtab.policies.base import Policy
-from trimtab.policies.serving.protocol import host_of, is_loopback
 from trimtab.types import Obs, PolicySpec
 
-if TYPE_CHECKING:
-    from trimtab.policies.serving.client import PolicyClient
+__all__ = ["RemotePolicy", "Server", "reach_servers_by", "servers"]
 
-__all__ = ["RemotePolicy", "client_of"]
 
-_clients: dict[str, PolicyClient] = {}
+class Server(Protocol):
+    """A connection to what computes a policy."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The ``config.json`` of the policy's bundle."""
+        ...
+
+    def predict(self, obs: ArrayObs, noise: Any) -> Any:
+        """Return action chunks ``[B, H, A]`` of B rows."""
+        ...
+
+    def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+servers: dict[str, Server] = {}
 """The connections of this process, by address."""
 
+_connect: Callable[[str], Server] | None = None
 
-def client_of(address: str) -> PolicyClient:
-    """Return this process's connection to a server, opened if there is none.
 
-    Raises:
-        TrimtabError: if the server cannot be reached or is no policy server of Trimtab.
+def reach_servers_by(connect: Callable[[str], Server]) -> None:
+    """Set how a policy out of a bundle reaches the server that the bundle names.
+
+    Policies know no sockets: :mod:`trimtab.policies.serving.remote` sets this as it is imported.
     """
-    if address not in _clients:
-        try:
-            from trimtab.policies.serving.client import PolicyClient
-        except ModuleNotFoundError as error:
-            raise TrimtabError(
-                f"{address}: {error.name} is not installed; install Trimtab's extra 'serve'"
-            ) from error
-        _clients[address] = PolicyClient(address)
-    return _clients[address]
+    global _connect
+    _connect = connect
 
 
 class RemotePolicy(Policy):
@@ -46,9 +55,6 @@ class RemotePolicy(Policy):
     It can be steered by its noise, searched, sampled and judged as a black box
     (:mod:`trimtab.policies.kinds.black_box`). Normalisation is inside of the server's policy; the
     normaliser beside it only tells others in which range observations lie.
-
-    A bundle of what steers it names its address. A bundle may come from anywhere, so such an
-    address is used only if it is of this machine, or if this process has been given it by its user.
 
     Args:
         spec: shapes and limits.
@@ -81,21 +87,22 @@ class RemotePolicy(Policy):
             raise TrimtabError(
                 "a remote policy gives no gradients; choose a method that steers it from outside"
             )
-        client = self._client()
         given = {name: parts[name] for name in self.spec.layout}
         arrays = tree_map(lambda x: x.detach().cpu().numpy(), given if self.spec.parts else obs)
-        action = client.predict(arrays, noise.detach().cpu().numpy())
+        action = self._server().predict(arrays, noise.detach().cpu().numpy())
         return torch.from_numpy(action).to(noise.device)
 
-    def _client(self) -> PolicyClient:
-        if self.address not in _clients and not is_loopback(host_of(self.address)):
-            raise TrimtabError(
-                f"a bundle wants to send observations to {self.address}; if you trust it, call "
-                "trimtab.policies.kinds.remote.client_of with the address first"
-            )
-        client = client_of(self.address)
-        if client.config["sha256"] != self.sha:
+    def _server(self) -> Server:
+        if self.address not in servers:
+            if _connect is None:
+                raise TrimtabError(
+                    f"this process reaches no {self.address}; import "
+                    "trimtab.policies.serving.remote, and install Trimtab's extra 'serve'"
+                )
+            servers[self.address] = _connect(self.address)
+        server = servers[self.address]
+        if server.config["sha256"] != self.sha:
             raise TrimtabError(
                 f"{self.address}: has another policy now; serve the bundle with sha256 {self.sha}"
             )
-        return client
+        return server

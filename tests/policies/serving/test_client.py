@@ -240,7 +240,7 @@ def test_another_policy_at_the_address_is_refused(
 ) -> None:
     first = serve(bundle_of("flow"))
     policy = open_remote(first.address).policy
-    remote._clients[first.address] = PolicyClient(serve(bundle_of("gaussian")).address)
+    remote.servers[first.address] = PolicyClient(serve(bundle_of("gaussian")).address)
     with pytest.raises(TrimtabError, match="has another policy now"):
         policy(torch.zeros(1, 6), torch.zeros(1, 4, 2))
 
