@@ -41,14 +41,19 @@ class FrameError(TrimtabError):
     """Bytes that are no frame of this protocol."""
 
 
-def pack(value: Any) -> bytes:
+def pack(value: Any, *, text_keys: bool = False) -> bytes:
     """Return the frame of a value: maps, lists, text, numbers, and arrays of ``DTYPES``.
+
+    Args:
+        value: to be sent.
+        text_keys: whether the keys of an array are text, as vla-eval's clients read them, and not
+            bytes, as openpi's do.
 
     Raises:
         FrameError: if it holds anything else.
     """
     try:
-        frame: bytes = msgpack.packb(value, default=_packed)
+        frame: bytes = msgpack.packb(value, default=_packed_for_vla_eval if text_keys else _packed)
     except (TypeError, ValueError, OverflowError) as error:
         raise FrameError(f"frame: {error}") from error
     return frame
@@ -87,6 +92,10 @@ def _packed(value: Any) -> Any:
             b"shape": value.shape,
         }
     raise TypeError(f"a {type(value).__name__} cannot be sent")
+
+
+def _packed_for_vla_eval(value: Any) -> Any:
+    return {key.decode(): entry for key, entry in _packed(value).items()}
 
 
 class _Decoder:

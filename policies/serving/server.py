@@ -112,6 +112,8 @@ class PolicyServer:
         Raises:
             TrimtabError: if the address is taken or no address of this machine.
         """
+        quiet = logging.getLogger(f"{__name__}.websockets")
+        quiet.setLevel(logging.CRITICAL)  # what clients do wrong would be logged with tracebacks
         try:
             server = await serve(
                 self._converse,
@@ -124,14 +126,13 @@ class PolicyServer:
                 open_timeout=self.bounds.handshake_seconds,
                 close_timeout=2.0,
                 server_header=None,
-                logger=logging.getLogger(f"{__name__}.websockets"),
+                logger=quiet,
             )
         except OSError as error:
             raise TrimtabError(
                 f"serve: {self.host}:{self.port}: {error.strerror or error}; choose another port= "
                 "or host="
             ) from error
-        logging.getLogger(f"{__name__}.websockets").setLevel(logging.CRITICAL)  # has tracebacks
         async with server:
             ready(server.sockets[0].getsockname()[1])
             await server.serve_forever()

@@ -200,7 +200,8 @@ class Session:
                 pass
             case "observation":
                 try:
-                    return pack(_message("action", {"actions": self._one_action(payload)}, number))
+                    action = {"actions": self._one_action(payload)}
+                    return pack(_message("action", action, number), text_keys=True)
                 except TrimtabError as error:
                     return _refused(Refusal("request", str(error)), number)
                 except Refusal as refusal:

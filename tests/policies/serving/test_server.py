@@ -434,7 +434,8 @@ def test_vla_evals_client_is_known_by_its_hello(served: Any, bundle_of: BundleOf
                 answer = msgpack.unpackb(client.recv(60))
                 assert (answer["type"], answer["seq"]) == ("action", number)
                 sent = answer["payload"]["actions"]
-                action = np.frombuffer(sent[b"data"], sent[b"dtype"])
+                assert sent.keys() == {"__ndarray__", "data", "dtype", "shape"}  # keys of text
+                action = np.frombuffer(sent["data"], sent["dtype"]).reshape(sent["shape"])
                 assert action.tobytes() == runner.step(OBS + tick).tobytes(), (episode, tick)
             number += 1
             client.send(message("episode_end", {"success": True}, number))
