@@ -100,6 +100,19 @@ class Normalizer(nn.Module):
         self.action_shift.copy_((high + low) / 2)
         self.action_scale.copy_(half.clamp_min(_SMALLEST_RANGE))
 
+    def take_range(self, obs: Obs) -> None:
+        """Take the range of some observations for that of all; pictures keep theirs.
+
+        Args:
+            obs: raw observations ``[B, O]``, or parts.
+        """
+        seen = features(obs, self.spec)
+        low, high = seen.amin(0), seen.amax(0)
+        half = (high - low) / 2
+        numbers = (self.obs_scale == 1) & (half > _SMALLEST_RANGE)
+        self.obs_shift.copy_(torch.where(numbers, (high + low) / 2, self.obs_shift))
+        self.obs_scale.copy_(torch.where(numbers, half, self.obs_scale))
+
     def standardize(self, statistics: Statistics, smallest: float = 1e-3) -> None:
         """Map observations to mean 0 and standard deviation 1 of a dataset; actions stay as is.
 

@@ -19,7 +19,7 @@ from trimtab.policies.bundle.files import (
 )
 from trimtab.policies.runtime import PolicyRunner
 
-__all__ = ["load_policy"]
+__all__ = ["bundle_folder", "load_policy"]
 
 
 @one_line_on_wrong_arguments
@@ -51,7 +51,7 @@ def load_policy(
         >>> runner = trimtab.load_policy("runs/gym/Hopper-v5/sac/1a2b3c4d5e/seed0")
         >>> action = runner.step(observation)
     """
-    folder = _bundle_of(policy)
+    folder = bundle_folder(policy)
     if settings:
         from trimtab.policies.bundle.adjusting import adjusted_runner
         from trimtab.policies.bundle.bundle import open_bundle
@@ -86,7 +86,7 @@ def _graph_of(folder: Path) -> bytes:
         return export_onnx(open_bundle(folder).policy, {})
 
 
-def _bundle_of(policy: str | os.PathLike[str]) -> Path:
+def bundle_folder(policy: str | os.PathLike[str]) -> Path:
     """Return the folder of a bundle that a path names, itself or a run's.
 
     Raises:

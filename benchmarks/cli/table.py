@@ -97,7 +97,11 @@ COMMANDS: dict[str, Command] = {
             "trimtab evaluate offline=true run=<a folder of runs> dataset=<data> out=ranks",
         ),
         {
-            "policy": Setting("", "folder of a run or a bundle"),
+            "policy": Setting(
+                "",
+                "folder of a run or a bundle, or a server's address, such as ws://127.0.0.1:8000",
+                served=True,
+            ),
             "env": Setting(
                 "", "task; default: the task that the policy was trained for", of=_PLAYED
             ),
@@ -256,6 +260,36 @@ COMMANDS: dict[str, Command] = {
             ),
         },
         within=("policy.",),
+    ),
+    "serve": Command(
+        "trimtab.benchmarks.cli.commands.serve:serve",
+        "a policy behind a websocket, for robots and evaluators on other machines",
+        (
+            "trimtab serve policy=<a run or bundle>",
+            "trimtab evaluate policy=ws://127.0.0.1:8000 episodes=20",
+            "trimtab serve my-bundle host=0.0.0.0 port=8001",
+        ),
+        {
+            "policy": Setting(..., "folder of a run or a bundle"),
+            "host": Setting(
+                "127.0.0.1",
+                "address to listen at; others than this machine need the key that the environment "
+                "variable TRIMTAB_SERVE_KEY holds",
+            ),
+            "port": Setting(8000, "port to listen at; 0: any that is free"),
+            "backend": Setting(
+                "onnx", "what runs the policy; torch needs its weights", ("onnx", "torch")
+            ),
+            "deterministic": Setting(
+                "",
+                "true: zero noise, false: sampled noise, where a client sends none; default: what "
+                "the policy's bundle says",
+                ("true", "false"),
+            ),
+            "seed": Setting(0, "seed of the noise; each client's begins with it"),
+            "connections": Setting(8, "number of clients at the same time", least=1),
+            "timeout": Setting(30.0, "seconds after which a decision is given up"),
+        },
     ),
     "dataset": Command(
         "trimtab.benchmarks.cli.commands.dataset:dataset",

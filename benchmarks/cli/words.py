@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.errors import TrimtabError, nearest
+from trimtab.policies.serving.protocol import is_server
 
 __all__ = ["HELP", "MOST", "Command", "Setting", "parse", "wants_only_text"]
 
@@ -30,15 +31,17 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
 class Setting:
     """One ``key=value`` word of a command; ``default`` decides its type, ``...`` means required.
 
-    With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path. A whole
-    number is at least ``least``, and a number with a fraction is greater than 0. Where ``of`` is
-    not empty, the setting belongs to these values of the command's ``by`` alone.
+    With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path; with
+    ``served`` it may be that of a policy server, such as ``ws://127.0.0.1:8000``. A whole number is
+    at least ``least``, and a number with a fraction is greater than 0. Where ``of`` is not empty,
+    the setting belongs to these values of the command's ``by`` alone.
     """
 
     default: Any
     help: str
     choices: tuple[str, ...] = ()
     address: bool = False
+    served: bool = False
     least: int = 0
     of: tuple[str, ...] = ()
 
@@ -162,7 +165,8 @@ def _value(name: str, key: str, text: str, setting: Setting) -> Any:
         few = len(setting.choices) <= _FEW
         hint = nearest("" if few else text, setting.choices)
         raise TrimtabError(f"{name}: {key}={text}: {hint}")
-    if _ADDRESS.match(text) and not setting.address:
+    served = setting.served and is_server(text)
+    if _ADDRESS.match(text) and not setting.address and not served:
         raise TrimtabError(f"{name}: {key}={text}: takes no address; give a path on this machine")
     if isinstance(setting.default, str) or setting.default is ...:
         return text

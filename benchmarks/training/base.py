@@ -12,7 +12,9 @@ from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.rows import STOPPED_EARLY
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.errors import TrimtabError
-from trimtab.policies.bundle.bundle import Bundle, bundle_hash, open_bundle
+from trimtab.policies.bundle.bundle import Bundle, open_bundle
+from trimtab.policies.serving.protocol import is_server
+from trimtab.policies.serving.remote import open_remote
 
 __all__ = [
     "base_identity",
@@ -24,11 +26,13 @@ __all__ = [
 
 
 def load_base(path: str) -> Bundle:
-    """Open a run's policy or a bundle.
+    """Open a run's policy, a bundle, or the policy of a server at ``ws://host:port``.
 
     Raises:
         TrimtabError: if there is none at ``path``, or it is damaged.
     """
+    if is_server(path):
+        return open_remote(path)
     folder = policy_folder(path)
     try:
         return open_bundle(folder)
@@ -76,7 +80,7 @@ def base_label(base: Bundle) -> str:
     """Return what the ``base`` column of result rows calls a base: method, kind, configuration."""
     parts = [training(base).get(key) for key in ("algorithm", "policy", "config_hash")]
     known = [str(part) for part in parts if part]
-    return "-".join(known) if known else bundle_hash(base.folder)[:10]
+    return "-".join(known) if known else base.hash[:10]
 
 
 def base_identity(config: RunConfig, base: Bundle) -> str:
@@ -88,4 +92,4 @@ def base_identity(config: RunConfig, base: Bundle) -> str:
     """
     said = training(base)
     known = config.base_follows_seed and said.get("config_hash") and STOPPED_EARLY not in said
-    return str(said["config_hash"]) if known else bundle_hash(base.folder)
+    return str(said["config_hash"]) if known else base.hash

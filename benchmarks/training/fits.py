@@ -29,7 +29,6 @@ from trimtab.benchmarks.training.tracking import chosen_trackers
 from trimtab.datasets.episodes import Dataset
 from trimtab.envs.vector import simulator_device
 from trimtab.errors import TrimtabError
-from trimtab.policies.bundle.bundle import bundle_hash
 from trimtab.policies.registry import check_is_kind
 
 __all__ = ["check_data", "check_method", "check_uses", "checked_plan"]
@@ -170,7 +169,7 @@ def _oracles_fit(plan: Plan) -> None:
                 "give one of this task, or other_task=true"
             )
         earlier = plan.oracles[:number]
-        if any(bundle_hash(one.folder) == bundle_hash(oracle.folder) for one in earlier):
+        if any(one.hash == oracle.hash for one in earlier):
             raise TrimtabError(f"oracle {oracle.folder} is given twice; leave one out")
 
 

@@ -26,8 +26,9 @@ from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 from trimtab.policies.agent import Decide, PolicyInputs
-from trimtab.policies.bundle.bundle import Bundle, bundle_hash
+from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.runtime import load_policy
+from trimtab.policies.serving.protocol import is_server
 
 __all__ = ["BACKENDS", "BundleJudge", "task_of"]
 
@@ -145,7 +146,7 @@ class BundleJudge:
         """
         trained = training(self.bundle)
         known = trained.get("config_hash")
-        config = str(known or bundle_hash(self.bundle.folder)[:10])
+        config = str(known or self.bundle.hash[:10])
         name = trained.get("policy") or self.bundle.policy.label
         if self.inputs:
             known = None
@@ -209,6 +210,11 @@ def _on_torch(bundle: Bundle) -> Decide:
 
 
 def _on_onnx(bundle: Bundle) -> Decide:
+    if is_server(str(bundle.folder)):
+        raise TrimtabError(
+            f"{bundle.folder}: backend=onnx: the server says what runs its policy; leave it out, "
+            "and serve with backend=…"
+        )
     runner = load_policy(bundle.folder)
     return lambda obs, noise: runner.predict(obs, noise)
 

@@ -35,7 +35,7 @@ from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle.bundle import Bundle, bundle_hash
+from trimtab.policies.bundle.bundle import Bundle
 from trimtab.types import Batch, BatchSpec, PolicySpec, Statistics
 
 __all__ = ["InitialState", "Plan", "make_method", "method_of", "policy_maker"]
@@ -289,7 +289,7 @@ class Plan:
             history=self.history,
             dataset=data_identity(config, self.dataset),
             base=None if self.base is None else base_identity(config, self.base),
-            oracles=[bundle_hash(oracle.folder) for oracle in self.oracles],
+            oracles=[oracle.hash for oracle in self.oracles],
             expert=None if self.expert is None else self.expert.content_hash,
             described=self.described,
         )
@@ -303,7 +303,7 @@ class Plan:
     def start(self) -> dict[str, str | None]:
         """What the run starts from, as hashes: its base's policy and its data's content."""
         return {
-            "base": bundle_hash(self.base.folder) if self.base is not None else None,
+            "base": self.base.hash if self.base is not None else None,
             "dataset": self.dataset.content_hash if self.dataset is not None else None,
         }
 

@@ -38,6 +38,7 @@ from trimtab.benchmarks.training.locking import LEASE_FILE, LOCK, check_writable
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
+from trimtab.policies.serving.protocol import is_server
 
 __all__ = [
     "MANIFEST",
@@ -358,7 +359,8 @@ class UploadAtCheckpoints(Callback):
 def localise(config: RunConfig) -> tuple[RunConfig, BlobStore | None]:
     """Return the settings with local paths in place of addresses, and the store of ``out``.
 
-    The store is None if ``out`` is a path. A base and oracles at addresses are downloaded.
+    The store is None if ``out`` is a path. A base and oracles at addresses are downloaded, unless a
+    server has them.
 
     Raises:
         TrimtabError: if an address is wrong, or nothing is there.
@@ -368,16 +370,21 @@ def localise(config: RunConfig) -> tuple[RunConfig, BlobStore | None]:
     if is_address(config["out"]):
         store = open_store(config["out"], "out")
         changes["out"] = str(scratch_of(config["out"]))
-    if is_address(config["base"]):
+    if _is_stored(config["base"]):
         changes["base"] = str(download(config["base"], "base"))
-    if any(map(is_address, oracles := config.settings.get("oracles") or ())):
+    if any(map(_is_stored, oracles := config.settings.get("oracles") or ())):
         changes["oracles"] = [
-            str(download(oracle, "oracles")) if is_address(oracle) else oracle for oracle in oracles
+            str(download(oracle, "oracles")) if _is_stored(oracle) else oracle for oracle in oracles
         ]
     # Settings may be localised twice: what was asked for first stays.
     asked = {key: config[key] for key in changes}
     settings = {**config.settings, **changes}
     return dataclasses.replace(config, settings=settings, asked={**asked, **config.asked}), store
+
+
+def _is_stored(text: Any) -> bool:
+    """Return whether a policy's files are at an address; a policy server sends none."""
+    return is_address(text) and not is_server(text)
 
 
 def scratch_of(address: str) -> Path:

@@ -10,7 +10,6 @@ A bundle without weights is a black box (:mod:`trimtab.policies.bundle.withheld`
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from trimtab.errors import TrimtabError, nearest
-from trimtab.files import atomic_directory, resolved, sha256_json
+from trimtab.files import atomic_directory, resolved
 from trimtab.observations import Part, tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import (
@@ -40,6 +39,7 @@ from trimtab.policies.bundle.files import (
     VERSION,
     Contract,
     inputs_of,
+    policy_hash,
     read_files,
     read_golden,
     replay_error,
@@ -69,12 +69,17 @@ class Bundle:
     Attributes:
         policy: the policy in evaluation mode, on the CPU.
         config: all of ``config.json``.
-        folder: where it was read from.
+        folder: where it was read from; the address, as text, of one that a server has.
     """
 
     policy: Policy
     config: Mapping[str, Any]
-    folder: Path
+    folder: Path | str
+
+    @property
+    def hash(self) -> str:
+        """The identity of its policy (:func:`policy_hash`)."""
+        return policy_hash(self.config)
 
 
 @torch_defaults()
@@ -171,17 +176,12 @@ def check_bundle(folder: str | Path) -> dict[str, float]:
 
 
 def bundle_hash(folder: str | Path) -> str:
-    """Return the identity of a bundle's policy: a SHA-256 over its weights and its settings.
-
-    The model card, the golden rows and the ONNX file do not affect it. For a black box, which has
-    no weights, it covers the ONNX file instead.
+    """Return the identity of a bundle's policy (:func:`policy_hash`), after a look at its files.
 
     Raises:
         TrimtabError: if a file is missing or was changed.
     """
-    config, files = read_files(folder)
-    weights = hashlib.sha256(files[MODEL] if MODEL in files else files[ONNX]).hexdigest()
-    return sha256_json({"policy": config.get("policy"), "model": weights})
+    return policy_hash(read_files(folder)[0])
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.files import MOST_BYTES, MOST_JSON, read_bytes
+from trimtab.files import MOST_BYTES, MOST_JSON, read_bytes, sha256_json
 from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import PolicyInputs
@@ -245,28 +245,54 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     inside = folder / "policy"
     if not path.exists() and (inside / CONFIG).is_file():
         raise TrimtabError(f"bundle {folder}: is a run; its bundle is in {inside}")
-    config = _parse_json(_read(path, f"bundle {folder}", MOST_JSON), str(path))
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise TrimtabError(f"{path}: is not the config of a Trimtab bundle; give a bundle's folder")
-    if config.get("version") != VERSION:
-        raise TrimtabError(
-            f"{path}: bundle version {config.get('version')!r}; this Trimtab reads version "
-            f"{VERSION}, so use the Trimtab that wrote it, or export it again"
-        )
-    body = {key: value for key, value in config.items() if key != "sha256"}
-    if config.get("sha256") != _digest(body):
-        raise TrimtabError(f"{path}: was changed after the export (its hash differs); {_AGAIN}")
-    _check_origin(config, str(path))
-    hashes = config.get("files")
-    known = isinstance(hashes, dict) and {GOLDEN} < set(hashes) <= set(HASHED)
-    if not isinstance(hashes, dict) or not known:
-        raise TrimtabError(f"{path}: its entry 'files' does not list a bundle's files; {_AGAIN}")
+    read = _parse_json(_read(path, f"bundle {folder}", MOST_JSON), str(path))
+    config = checked_config(read, str(path))
     files = {}
-    for name, expected in hashes.items():
+    for name, expected in config["files"].items():
         files[name] = _read(folder / name, f"bundle {folder}")
         if hashlib.sha256(files[name]).hexdigest() != expected:
             raise TrimtabError(f"{folder / name}: was changed (its hash differs); {_AGAIN}")
     return config, files
+
+
+def checked_config(config: Any, where: str) -> dict[str, Any]:
+    """Return a bundle's config if it is one that this Trimtab reads, and as it was written.
+
+    Args:
+        config: what was read.
+        where: names it.
+
+    Raises:
+        TrimtabError: if it is another document, of another version or changed.
+    """
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise TrimtabError(
+            f"{where}: is not the config of a Trimtab bundle; give a bundle's folder"
+        )
+    if config.get("version") != VERSION:
+        raise TrimtabError(
+            f"{where}: bundle version {config.get('version')!r}; this Trimtab reads version "
+            f"{VERSION}, so use the Trimtab that wrote it, or export it again"
+        )
+    body = {key: value for key, value in config.items() if key != "sha256"}
+    if config.get("sha256") != _digest(body):
+        raise TrimtabError(f"{where}: was changed after the export (its hash differs); {_AGAIN}")
+    _check_origin(config, where)
+    hashes = config.get("files")
+    if not isinstance(hashes, dict) or not {GOLDEN} < set(hashes) <= set(HASHED):
+        raise TrimtabError(f"{where}: its entry 'files' does not list a bundle's files; {_AGAIN}")
+    return config
+
+
+def policy_hash(config: Mapping[str, Any]) -> str:
+    """Return the identity of a bundle's policy: a SHA-256 over its weights and its settings.
+
+    The model card, the golden rows and the ONNX file do not affect it. For a black box, which has
+    no weights, it covers the ONNX file instead.
+    """
+    hashes = config["files"]
+    weights = hashes[MODEL] if MODEL in hashes else hashes[ONNX]
+    return sha256_json({"policy": config.get("policy"), "model": weights})
 
 
 def _check_origin(config: Mapping[str, Any], where: str) -> None:

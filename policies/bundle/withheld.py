@@ -57,7 +57,7 @@ def black_box(
     except TrimtabError as error:
         raise TrimtabError(f"{where}: {error}") from error
     obs, _ = inputs_of(golden, contract)
-    policy.see(tree_map(torch.tensor, obs))
+    policy.normalizer.take_range(tree_map(torch.tensor, obs))
     return policy
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
-from trimtab.policies.features import features
 from trimtab.types import Obs, PolicySpec
 
 __all__ = ["OPERATOR", "BlackBoxPolicy"]
@@ -28,7 +27,7 @@ class BlackBoxPolicy(Policy):
     It can be steered by its noise, searched, sampled and judged. The graph is a part of the state,
     bytes like others, so that a bundle of what is steered holds it too. What the graph gives is
     clipped to the limits of the spec. Normalisation is inside of the graph; the normaliser beside
-    it only tells others in which range observations lie (:meth:`see`).
+    it only tells others in which range observations lie (``Normalizer.take_range``).
 
     Args:
         spec: shapes and limits.
@@ -59,16 +58,6 @@ class BlackBoxPolicy(Policy):
         policy.onnx_bytes.copy_(torch.frombuffer(bytearray(graph), dtype=torch.uint8))
         policy.session()
         return policy
-
-    def see(self, obs: Obs) -> None:
-        """Take the range of some observations for that of all."""
-        seen = features(obs, self.spec)
-        low, high = seen.amin(0), seen.amax(0)
-        half = (high - low) / 2
-        normalizer = self.normalizer
-        numbers = (normalizer.obs_scale == 1) & (half > 1e-4)  # pictures have their own
-        normalizer.obs_shift.copy_(torch.where(numbers, (high + low) / 2, normalizer.obs_shift))
-        normalizer.obs_scale.copy_(torch.where(numbers, half, normalizer.obs_scale))
 
     def graph_bytes(self) -> bytes:
         """Return the graph as it would lie in a file."""
