@@ -61,6 +61,11 @@ WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr", "sdac", "qsm
 WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
 # Its rewards are divided by a number that alpha is a part of; its own tests work it out.
 WITHOUT_CRITIC |= {"brc"}
+# Its values are of an embedding, in units of a reward, and learn from stretches of decisions; its
+# own tests go through the equations by row.
+WITHOUT_CRITIC |= {"mr_q"}
+# A diffusion that cannot be held at a plan; its own tests go through the equations by row.
+WITHOUT_CRITIC |= {"dime"}
 # Its rewards are those of its classifier and not the chain's.
 WITHOUT_CRITIC |= {"serl"}
 # Its actions are latents, which the chain's batches have none of; its own tests hold its critics
