@@ -20,8 +20,9 @@ Q_i(s, a) its mean. An update, in this order:
 - temperature:  with the actor,  L_alpha = alpha (4 |A| - mean (c - log p_0(x_0)))
 
 **What it costs.** Every update runs K = 16 steps of the network to draw a'; every third one runs 16
-more and goes back through them, and keeps all their activations. By counted passes of networks of
-the same size an update takes four to six times SAC's time, and acting takes 16 passes a decision.
+more and goes back through all of them, and keeps their activations; acting takes 16 passes a
+decision. On one core of a processor, with HalfCheetah's sizes, an update takes six times SAC's time
+with critics 256 wide, and thirty-five times with 2048, where CrossQ takes thirty.
 
 Rewards are divided by ``BoundedReturnScale``, so that one range of atoms fits all tasks; in the
 code, ``value_bound`` is set for each task (``normalize_rewards=false``).
