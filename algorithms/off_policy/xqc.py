@@ -200,7 +200,7 @@ class XQC(Algorithm):
         first, last = self.learning_rates
         if self.decay_updates is None:
             return first
-        progress = self.count() / every / max(self.decay_updates, 1.0)
+        progress: Tensor = self.count() / every / max(self.decay_updates, 1.0)
         return first + (last - first) * progress.clamp(max=1.0)
 
     @torch.no_grad()
