@@ -227,6 +227,14 @@ class Algorithm(metaclass=CheckedSettings):
         """
         return self.actor_due
 
+    @property
+    def paced(self) -> bool:
+        """Whether the next online update is one of those that ``pace`` counts.
+
+        One that is not comes on top: no decision pays for it (``off_policy/mr_q.py``).
+        """
+        return True
+
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return raw actions ``[N, H, A]`` to execute, and tensors to store with them, by name.
 

@@ -52,6 +52,7 @@ class Adam:
         betas: decay rates of the two moments.
         epsilon: what is added to the root of the second moment.
         max_gradient_norm: bound on the norm of all gradients together; None: there is none.
+        max_gradient: bound on the size of each single number of a gradient; None: there is none.
         weight_decay: lambda, of weights that come in no group.
         bounded_apart: whether each group's gradients are bounded by themselves.
         partial: whether a loss may leave some of the weights unused; those stay as they are, with
@@ -69,6 +70,7 @@ class Adam:
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
         max_gradient_norm: float | None = None,
+        max_gradient: float | None = None,
         weight_decay: float = 0.0,
         bounded_apart: bool = False,
         partial: bool = False,
@@ -93,6 +95,7 @@ class Adam:
         self._sizes = [len(group.parameters) for group in groups]
         self.betas, self.epsilon = betas, epsilon
         self.max_gradient_norm, self.partial = max_gradient_norm, partial
+        self.max_gradient = max_gradient
         self.bounded_apart = bounded_apart
         self.first_moment = [torch.zeros_like(weight) for weight in self.parameters]
         self.second_moment = [torch.zeros_like(weight) for weight in self.parameters]
@@ -129,6 +132,9 @@ class Adam:
             number: one.contiguous() for number, one in enumerate(found) if one is not None
         }
         with torch.no_grad():
+            if self.max_gradient is not None:
+                for one in gradients.values():
+                    one.clamp_(-self.max_gradient, self.max_gradient)
             if self.max_gradient_norm is not None:
                 for together in self._bounded_together(gradients):
                     clip_gradients(together, self.max_gradient_norm)

@@ -12,7 +12,9 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["cross_entropy", "expectation", "hl_gauss", "project", "two_hot"]
+__all__ = [
+    "cross_entropy", "expectation", "hl_gauss", "project", "symexp", "two_hot", "two_hot_between",
+]  # fmt: skip
 
 
 def project(atoms: Tensor, mass: Tensor, support: Tensor) -> Tensor:
@@ -44,6 +46,25 @@ def two_hot(value: Tensor, support: Tensor) -> Tensor:
     """Return the distribution ``[..., M]`` on the two atoms nearest to each value ``[...]``."""
     atom = value[..., None]
     return project(atom, torch.ones_like(atom), support)
+
+
+def two_hot_between(value: Tensor, support: Tensor) -> Tensor:
+    """Return what :func:`two_hot` does, for values ``support`` that may lie unevenly, rising."""
+    value = value.clamp(support[0], support[-1])
+    upper = torch.searchsorted(support, value).clamp(1, len(support) - 1)
+    lower = upper - 1
+    share = (value - support[lower]) / (support[upper] - support[lower])
+    found = value.new_zeros(*value.shape, len(support))
+    found.scatter_(-1, lower[..., None], (1 - share)[..., None])
+    return found.scatter_(-1, upper[..., None], share[..., None])
+
+
+def symexp(value: Tensor) -> Tensor:
+    """Return ``sign(x) (exp(|x|) - 1)``: points that lie dense near 0 and wide far from it.
+
+    Hafner et al., "Mastering Diverse Domains through World Models" (arXiv 2301.04104), equation 9.
+    """
+    return value.sign() * value.abs().expm1()
 
 
 def hl_gauss(value: Tensor, support: Tensor, deviation: float) -> Tensor:

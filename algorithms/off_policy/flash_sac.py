@@ -28,10 +28,6 @@ one at the same time, as in the code. The learning rates fall by half a cosine o
 the steps of its own optimiser: with an actor that learns every second time, its rate and alpha's
 come half the way, as in the code.
 
-``algorithm=xqc_like`` takes the plain perceptron of XQC (Palenicek et al., "XQC: Well-conditioned
-Optimization Accelerates Deep Reinforcement Learning", arXiv 2509.25174) into this update; its file
-says what still differs.
-
 Deviations from the published code: float32 throughout; no warm-up of the learning rates, which
 there is one update long; a return that ends is counted whole (there, its last reward alone, which
 then leaks into the next episode's); no imitation term.
@@ -74,7 +70,6 @@ class FlashSAC(Algorithm):
         actor_width: width of the actor's residual stream.
         critic_width: width of each critic's residual stream.
         blocks: residual blocks of each network.
-        residual: whether networks are residual ones; else perceptrons with two layers a block.
         atoms: number K of atoms.
         bound: the atoms lie from ``-bound`` to ``bound``, and scaled returns do, too.
         learning_rate: Adam's first one, for actor, critics and temperature.
@@ -101,7 +96,6 @@ class FlashSAC(Algorithm):
         actor_width: Size = 128,
         critic_width: Size = 256,
         blocks: Size = 2,
-        residual: bool = True,
         atoms: Annotated[int, Bounds(least=2, most=1 << 20)] = 101,
         bound: Positive = 5.0,
         learning_rate: NonNegative = 3e-4,
@@ -129,13 +123,10 @@ class FlashSAC(Algorithm):
             else round(decay_steps * updates_per_decision / spec.horizon)
         )
 
-        self.actor = UnitGaussianPolicy(
-            spec, width=actor_width, blocks=blocks, residual=residual
-        ).to(device)
+        self.actor = UnitGaussianPolicy(spec, width=actor_width, blocks=blocks).to(device)
 
         def make() -> UnitNetwork:
-            inputs = spec.obs_dim + size
-            return UnitNetwork(inputs, critic_width, atoms, blocks=blocks, residual=residual)
+            return UnitNetwork(spec.obs_dim + size, critic_width, atoms, blocks=blocks)
 
         self.critic = AtomCritic(make, 2, bound, atoms).to(device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)

@@ -105,9 +105,9 @@ class ReplayedExperience:
             self.credit += self.algorithm.pace.updates_per_decision * self.buffer.num_envs
 
     def due(self, source: Source | None = None) -> Iterator[Batch | Rollout]:
-        """Yield a batch for each update that is due."""
+        """Yield a batch for each update that is due, and for those that come on top."""
         while self.credit >= 1.0 and self.buffer.ready:
-            self.credit -= 1.0
+            self.credit -= 1.0 if self.algorithm.paced else 0.0
             yield (source or self.source).sample(self.algorithm.pace.batch_size)
 
     def skip(self) -> None:

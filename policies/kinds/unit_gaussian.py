@@ -23,20 +23,16 @@ class UnitGaussianPolicy(SquashedGaussianPolicy):
 
     Args:
         spec: shapes and limits.
-        width: of the residual stream, or of the layers.
+        width: of the residual stream.
         blocks: number of blocks.
-        residual: whether the network is a residual one; see
-            :class:`~trimtab.policies.networks.unit.UnitNetwork`.
     """
 
     built_by_method = True
 
-    def __init__(
-        self, spec: PolicySpec, *, width: Size = 128, blocks: Size = 2, residual: bool = True
-    ) -> None:
-        super().__init__(spec, width=width, blocks=blocks, residual=residual)
+    def __init__(self, spec: PolicySpec, *, width: Size = 128, blocks: Size = 2) -> None:
+        super().__init__(spec, width=width, blocks=blocks)
         outputs = 2 * spec.horizon * spec.action_dim
-        self.network = UnitNetwork(spec.obs_dim, width, outputs, blocks=blocks, residual=residual)
+        self.network = UnitNetwork(spec.obs_dim, width, outputs, blocks=blocks)
 
     def head(self, normalized_obs: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation before squashing, each ``[B, H, A]``.

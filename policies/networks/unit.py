@@ -1,9 +1,9 @@
 """Networks whose weights keep their lengths, with batch normalisation.
 
 Kim et al., "FlashSAC: Fast and Stable Off-Policy Reinforcement Learning for High-Dimensional Robot
-Control" (arXiv 2604.04539), in its code ``flash_rl/agents/flashSAC/layer.py``; the plain form is
-that of Palenicek et al., "XQC: Well-conditioned Optimization Accelerates Deep Reinforcement
-Learning" (arXiv 2509.25174), in its code ``xqc/networks/mlp.py``.
+Control" (arXiv 2604.04539), in its code ``flash_rl/agents/flashSAC/layer.py``; Palenicek et al.,
+"XQC: Well-conditioned Optimization Accelerates Deep Reinforcement Learning" (arXiv 2509.25174), in
+its code ``xqc/networks/{mlp,common}.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from trimtab.policies.networks.batch_norm import BatchNorm
 
-__all__ = ["UnitNetwork"]
+__all__ = ["UnitNetwork", "UnitPerceptron"]
 
 _EXPANSION = 4
 """How many times wider than the residual stream the middle of a block is."""
@@ -31,30 +31,19 @@ class UnitNetwork(nn.Module):
     - block:      x = x + ReLU(BN(W2 ReLU(BN(W1 x)))),  W1 to four times the width
     - output:     W RMSNorm(x) + b
 
-    Without ``residual`` it is a perceptron: a block is two layers ``x = ReLU(BN(W x))`` of one
-    width, the first of them on ``BN(input)``, and the output is ``W x + b``.
-
     Args:
         inputs: width of the input.
-        width: of the residual stream, or of the layers.
+        width: of the residual stream.
         outputs: width of the output.
         blocks: number of blocks.
-        residual: whether a block's input is added to what it computes.
     """
 
-    def __init__(
-        self, inputs: int, width: int, outputs: int, *, blocks: int, residual: bool = True
-    ) -> None:
+    def __init__(self, inputs: int, width: int, outputs: int, *, blocks: int) -> None:
         super().__init__()
-        self.residual = residual
-        middle = _EXPANSION * width if residual else width
         self.first_norm = BatchNorm(inputs, momentum=_MOMENTUM)
-        self.embedding = nn.Linear(inputs, width, bias=False) if residual else nn.Identity()
-        self.blocks = nn.ModuleList(
-            _Block(width if residual or number else inputs, middle, width)
-            for number in range(blocks)
-        )
-        self.last_norm = nn.RMSNorm(width, eps=1e-6) if residual else nn.Identity()
+        self.embedding = nn.Linear(inputs, width, bias=False)
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(blocks))
+        self.last_norm = nn.RMSNorm(width, eps=1e-6)
         self.output = nn.Linear(width, outputs)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
@@ -71,7 +60,7 @@ class UnitNetwork(nn.Module):
         """
         x = self.embedding(self.first_norm(x, learning))
         for block in self.blocks:
-            x = x + block(x, learning) if self.residual else block(x, learning)
+            x = x + block(x, learning)
         output: Tensor = self.output(self.last_norm(x))
         return output
 
@@ -83,10 +72,9 @@ class UnitNetwork(nn.Module):
         together, the length ``sqrt(width)``, and so do the scales of the last normalisation. The
         bias of the output stays.
         """
+        _scale_rows_back(self)
         for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                layer.weight.copy_(functional.normalize(layer.weight, dim=-1, eps=1e-8))
-            elif isinstance(layer, BatchNorm):
+            if isinstance(layer, BatchNorm):
                 _scale_back(layer.weight, layer.bias)
             elif isinstance(layer, nn.RMSNorm):
                 _scale_back(layer.weight)
@@ -95,17 +83,64 @@ class UnitNetwork(nn.Module):
 class _Block(nn.Module):
     """Two layers ``ReLU(BN(W x))``."""
 
-    def __init__(self, inputs: int, middle: int, outputs: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.first = nn.Linear(inputs, middle, bias=False)
+        middle = _EXPANSION * width
+        self.first = nn.Linear(width, middle, bias=False)
         self.first_norm = BatchNorm(middle, momentum=_MOMENTUM)
-        self.second = nn.Linear(middle, outputs, bias=False)
-        self.second_norm = BatchNorm(outputs, momentum=_MOMENTUM)
+        self.second = nn.Linear(middle, width, bias=False)
+        self.second_norm = BatchNorm(width, momentum=_MOMENTUM)
 
     def forward(self, x: Tensor, learning: bool) -> Tensor:
         """Return outputs ``[B, outputs]``."""
         x = functional.relu(self.first_norm(self.first(x), learning))
         return functional.relu(self.second_norm(self.second(x), learning))
+
+
+class UnitPerceptron(nn.Module):
+    """A perceptron that learns directions: layers ``x = ReLU(BN(W x))`` on ``BN(input)``.
+
+    The output is ``W x + b``. Scales and shifts of the normalisations are free.
+
+    Args:
+        inputs: width of the input.
+        width: of the layers.
+        outputs: width of the output.
+        layers: how many there are before the output.
+    """
+
+    def __init__(self, inputs: int, width: int, outputs: int, *, layers: int) -> None:
+        super().__init__()
+        widths = [inputs, *[width] * layers]
+        self.norms = nn.ModuleList(BatchNorm(one, eps=1e-3, momentum=_MOMENTUM) for one in widths)
+        self.layers = nn.ModuleList(nn.Linear(one, width, bias=False) for one in widths[:-1])
+        self.output = nn.Linear(width, outputs)
+        for layer in (*self.layers, self.output):
+            assert isinstance(layer, nn.Linear)
+            nn.init.orthogonal_(layer.weight)
+        nn.init.zeros_(self.output.bias)
+        self.project()
+
+    def forward(self, x: Tensor, learning: bool = False) -> Tensor:
+        """Return outputs ``[B, outputs]``, as :meth:`UnitNetwork.forward` does."""
+        first, *norms = self.norms
+        x = first(x, learning)
+        for layer, norm in zip(self.layers, norms, strict=True):
+            x = functional.relu(norm(layer(x), learning))
+        output: Tensor = self.output(x)
+        return output
+
+    def project(self) -> None:
+        """Give each row of a matrix the length 1, in place. The bias of the output stays."""
+        _scale_rows_back(self)
+
+
+@torch.no_grad()
+def _scale_rows_back(network: nn.Module) -> None:
+    """Give each row of the matrices of linear layers the length 1."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight.copy_(functional.normalize(layer.weight, dim=-1, eps=1e-8))
 
 
 def _scale_back(*vectors: Tensor) -> None:

@@ -30,6 +30,7 @@ from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.sac_flow import SACFlow
 from trimtab.algorithms.off_policy.simba_v2 import SimbaV2
 from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.off_policy.xqc import XQC
 from trimtab.algorithms.offline.awac import AWAC
 from trimtab.algorithms.offline_to_online.conrft import ConRFT
 from trimtab.algorithms.offline_to_online.serl import SERL
@@ -61,6 +62,11 @@ WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr", "sdac", "qsm
 WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
 # Its rewards are divided by a number that alpha is a part of; its own tests work it out.
 WITHOUT_CRITIC |= {"brc"}
+# Its values are of an embedding, in units of a reward, and learn from stretches of decisions; its
+# own tests go through the equations by row.
+WITHOUT_CRITIC |= {"mr_q"}
+# A diffusion that cannot be held at a plan; its own tests go through the equations by row.
+WITHOUT_CRITIC |= {"dime"}
 # Its rewards are those of its classifier and not the chain's.
 WITHOUT_CRITIC |= {"serl"}
 # Its actions are latents, which the chain's batches have none of; its own tests hold its critics
@@ -216,7 +222,7 @@ Values = Callable[[Tensor, Tensor], list[Tensor]]
 
 WITH_CRITICS = (
     AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FastTD3, FlashSAC, FQL, ReplayingPeer, SAC,
-    SimbaV2, TD3,
+    SimbaV2, TD3, XQC,
 )  # fmt: skip
 """The classes whose state-action values :func:`critics_of` reads, but for those of ``UNREAD``."""
 UNREAD = (SERL, GoRLSAC)
@@ -240,7 +246,7 @@ def critics_of(algorithm: Algorithm) -> Values | None:
         return steered
     if isinstance(algorithm, SAC | DSRLSAC):
         return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
-    if isinstance(algorithm, SimbaV2 | FastTD3 | FlashSAC):
+    if isinstance(algorithm, SimbaV2 | FastTD3 | FlashSAC | XQC):
 
         def mean(obs: Tensor, action: Tensor) -> list[Tensor]:
             logits = algorithm.critic(algorithm.policy.normalizer.obs(obs), action)
@@ -317,7 +323,7 @@ class HeldPlan:
             algorithm.actor_optimizer.learning_rate = 0.0
             algorithm.temperature_optimizer.learning_rate = 0.0
             return [algorithm.actor, algorithm.temperature]
-        if isinstance(algorithm, FlashSAC):
+        if isinstance(algorithm, FlashSAC | XQC):
             self.deterministic = False
             algorithm.actor_every, algorithm.updates = 1 << 40, 1  # its turn never comes
             return [algorithm.actor, algorithm.temperature]
@@ -372,7 +378,7 @@ def entropy_bonus(algorithm: Algorithm, count: int) -> float:
     nats = count * (LOG_STD + gaussian + math.log(1 - PUSH**2))
     if isinstance(algorithm, SACFlow):
         nats += count * gaussian  # of where its path starts
-    if isinstance(algorithm, FlashSAC):
+    if isinstance(algorithm, FlashSAC | XQC):
         return float(algorithm.temperature().detach()) * nats
     if isinstance(algorithm, SAC | DSRLSAC) and algorithm.backup_entropy:
         size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0

@@ -52,7 +52,6 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
 
 TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
 TOLERANCE |= {"crossq": 0.3}  # read by running statistics, which lag behind
-TOLERANCE |= {"xqc_like": 0.2}  # of unit weights alone, a narrow critic's distributions are wide
 
 
 @functools.cache

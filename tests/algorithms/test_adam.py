@@ -127,3 +127,14 @@ def test_weights_that_a_loss_leaves_out_stay_as_torchs_do() -> None:
         assert torch.equal(weight, expected)
     with pytest.raises(RuntimeError, match="unused|not have been used"):
         Adam(ours.parameters(), 1e-2).step(loss_of(ours[0], 0))
+
+
+def test_single_numbers_of_gradients_are_bounded() -> None:
+    weight, other = (nn.Parameter(torch.tensor([1.0, 1.0, 1.0])) for _ in range(2))
+    scale = torch.tensor([5.0, 0.2, -3.0])
+    Adam([weight], 0.1, epsilon=1.0, max_gradient=0.5).step((weight * scale).sum())
+    theirs = torch.optim.Adam([other], lr=0.1, eps=1.0)
+    (other * scale).sum().backward()
+    nn.utils.clip_grad_value_([other], 0.5)
+    theirs.step()
+    torch.testing.assert_close(weight, other)

@@ -38,9 +38,8 @@ def unit_networks(part: nn.Module) -> Iterator[UnitNetwork]:
 # The weights.
 
 
-@pytest.mark.parametrize("residual", [True, False])
-def test_weights_keep_their_lengths_after_every_step(batch_of: BatchOf, residual: bool) -> None:
-    algorithm = made(residual=residual)
+def test_weights_keep_their_lengths_after_every_step(batch_of: BatchOf) -> None:
+    algorithm = made()
     for step in range(4):
         before = copy.deepcopy(algorithm.state_dict())
         algorithm.update(batch_of(algorithm, seed=step))

@@ -16,6 +16,7 @@ from trimtab.policies.kinds.best_draw import BestDrawPolicy
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
+from trimtab.policies.kinds.controlled_diffusion import ControlledDiffusionPolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
 from trimtab.policies.kinds.edited_ascent import EditedAscentPolicy
@@ -69,6 +70,14 @@ def _tuned(sampler: str) -> Policy:
     return policy
 
 
+def _controlled() -> Policy:
+    policy = ControlledDiffusionPolicy(SPEC, **SMALL, steps=3)
+    with torch.no_grad():
+        for weight in policy.parameters():  # which begin so small that nothing is controlled
+            weight.add_(0.1 * torch.randn_like(weight))
+    return _fitted(policy)
+
+
 def _edited() -> Policy:
     base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
     return EditedPolicy(base, editor_of(base, 3, sees_chunk=True, **SMALL), scale=0.3)
@@ -106,10 +115,12 @@ def _edited_latent() -> Policy:
     return EditedLatentPolicy(actor, base, scale=0.3, act_steps=3)
 
 
-# Kinds made of other policies cannot be built from a spec, so they stand here.
+# Kinds made of other policies cannot be built from a spec, so they stand here; so do those that
+# do not act on what they read before they have learned.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
     "constant_noise": _ticket,
+    "controlled_diffusion": _controlled,
     "black_box": _black_box,
     "repeated_noise": lambda: RepeatedNoisePolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))

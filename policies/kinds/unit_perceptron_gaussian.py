@@ -1,0 +1,45 @@
+"""The squashed Gaussian policy of XQC."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
+from trimtab.policies.networks.unit import UnitPerceptron
+from trimtab.settings import Size
+from trimtab.types import PolicySpec
+
+_LOG_STD = (-10.0, 2.0)
+"""Range that the logarithm of the standard deviation is clipped to."""
+
+
+class UnitPerceptronGaussianPolicy(SquashedGaussianPolicy):
+    """``action = tanh(mean(obs) + std(obs) * noise)``, of a perceptron with batch normalisation.
+
+    Palenicek et al., "XQC: Well-conditioned Optimization Accelerates Deep Reinforcement Learning"
+    (arXiv 2509.25174), in its code ``xqc/networks/{mlp,policies}.py``. It acts with the running
+    statistics, so an action does not depend on the other rows. Judged at its mode, ``noise = 0``.
+
+    Args:
+        spec: shapes and limits.
+        width: of the layers.
+        layers: how many there are before mean and width.
+    """
+
+    built_by_method = True
+
+    def __init__(self, spec: PolicySpec, *, width: Size = 256, layers: Size = 4) -> None:
+        super().__init__(spec, width=width, layers=layers)
+        outputs = 2 * spec.horizon * spec.action_dim
+        self.network = UnitPerceptron(spec.obs_dim, width, outputs, layers=layers)
+
+    def head(self, normalized_obs: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation before squashing, each ``[B, H, A]``.
+
+        Args:
+            normalized_obs: ``[B, O]``.
+            learning: whether the batch's own statistics normalise it, and the running ones follow.
+        """
+        mean, log_std = self.network(normalized_obs, learning).chunk(2, dim=-1)
+        log_std = log_std.clamp(*_LOG_STD)
+        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
