@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.observations import FLAT, Part, count, joined, tree_map
+from trimtab.observations import FLAT, Part, joined, tree_map
 from trimtab.policies.memory import MEMORIES, Memory
 
 __all__ = ["Agent", "ArrayObs", "Decide", "PolicyInputs"]
@@ -136,8 +136,6 @@ class Agent:
         self._streams: list[np.random.Generator | None] = [None] * rows
         self._at_start = np.ones(rows, np.bool_)  # rows that have not decided in this episode
         self._history: Any = None  # [N, K, ...] of each part
-        # Actions of the current chunk that are still to be executed.
-        self._pending: list[list[Array]] = [[] for _ in range(rows)]
 
     def set_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Change the values of some inputs; the others keep theirs.
@@ -166,7 +164,7 @@ class Agent:
         return stream.standard_normal(shape, dtype=np.float32)
 
     def reset(self, rows: Iterable[int] | None = None, seeds: Sequence[int] | None = None) -> None:
-        """Begin a new episode: clear history, memories and pending actions.
+        """Begin a new episode: clear history and memories.
 
         Args:
             rows: indices of the environments; None: all.
@@ -176,7 +174,6 @@ class Agent:
         self._at_start[chosen] = True
         self._begin_memories(chosen)
         for place, row in enumerate(chosen):
-            self._pending[row] = []
             if seeds is not None:
                 self._streams[row] = np.random.Generator(np.random.Philox(seeds[place]))
 
@@ -187,6 +184,20 @@ class Agent:
             obs: current observations, ``[N, O]`` or named parts.
             where: ``[N]`` mask of the rows that decide; None: all. The others draw no noise, and
                 their chunks mean nothing.
+        """
+        chunk = self.decide(*self.read(obs, where))[:, : self.act_steps]
+        self.decided(obs, chunk, where)
+        return chunk
+
+    def read(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> tuple[ArrayObs, Array]:
+        """Return what the policy reads at a decision: the observation with all inputs, the noise.
+
+        It is the first half of :meth:`act`, for callers whose policy answers later; call
+        :meth:`decided` with the answer.
+
+        Args:
+            obs: current observations, ``[N, O]`` or named parts.
+            where: as of :meth:`act`.
         """
         deciding = range(self.rows) if where is None else np.flatnonzero(where).tolist()
         if not self.deterministic:
@@ -201,12 +212,20 @@ class Agent:
             }
             memories = {name: memory.read() for name, memory in self._memories.items()}
             read = joined(read, **inputs, **memories)
-        chunk = self.decide(read, self._noise)[:, : self.act_steps]
+        return read, self._noise
+
+    def decided(self, obs: ArrayObs, chunk: Array, where: NDArray[np.bool_] | None = None) -> None:
+        """Tell the memories of a decision.
+
+        Args:
+            obs: what was observed at it, as :meth:`read` was given.
+            chunk: what is executed of it, ``[N, act_steps, A]``.
+            where: as of :meth:`read`.
+        """
         if self._memories:
-            decided = np.ones(self.rows, np.bool_) if where is None else where
+            rows = np.ones(self.rows, np.bool_) if where is None else where
             for memory in self._memories.values():
-                memory.decided(self._vector(obs), chunk, decided)
-        return chunk
+                memory.decided(self._vector(obs), chunk, rows)
 
     def rewarded(self, reward: NDArray[Any]) -> None:
         """Pass the rewards of the last actions to the memories; call it before ``reset``.
@@ -254,21 +273,6 @@ class Agent:
         self._at_start[deciding] = False
         found: ArrayObs = tree_map(remember, self._history, obs)
         return found
-
-    def step(self, obs: ArrayObs) -> Array:
-        """Return the action ``[N, A]`` for one control tick of a robot.
-
-        A row without pending actions decides on a new chunk. Its ``act_steps`` actions are executed
-        open loop, one a tick.
-        """
-        if count(obs) != self.rows:
-            raise TrimtabError(f"the agent has {self.rows} rows, got observations of {count(obs)}")
-        due = np.array([not left for left in self._pending])
-        if due.any():
-            chunks = self.act(obs, due)
-            for row in np.flatnonzero(due):
-                self._pending[row] = list(chunks[row])
-        return np.stack([left.pop(0) for left in self._pending])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history, for checkpoints of a collector.

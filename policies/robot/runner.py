@@ -1,0 +1,345 @@
+"""A policy on a robot: one observation in and one action out, every control tick."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT, called, tree_map
+from trimtab.policies.agent import Agent, ArrayObs
+from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_parts
+from trimtab.policies.bundle.files import Contract
+from trimtab.policies.bundle.onnx_policy import OnnxPolicy
+from trimtab.policies.robot.fallback import Fallback
+from trimtab.policies.robot.inference import Inference, InLine
+from trimtab.policies.robot.limits import Limits
+from trimtab.policies.robot.modes import Mode, RecedingHorizon
+from trimtab.policies.robot.plan import Array, Chunk
+
+__all__ = ["PolicyRunner"]
+
+_NO_FALLBACK = "load_policy(…, fallback=Hold()) says what is played then"
+
+
+@dataclass
+class _Request:
+    """A chunk that was asked for.
+
+    Attributes:
+        tick: of its observation.
+        idle: how many ticks had no plan before it.
+        obs: the observation, for the memories.
+        wanted: False after a reset: the answer is thrown away.
+    """
+
+    tick: int
+    idle: int
+    obs: ArrayObs
+    wanted: bool = True
+
+
+class PolicyRunner(OnnxPolicy):
+    """Plays a policy one action a control tick.
+
+    By default a chunk of H actions is predicted when ``act_steps`` actions of the last one were
+    played, as at training time. Made by :func:`trimtab.policies.runtime.load_policy`.
+
+    An observation is an array ``[O]``, or a mapping of the parts that ``contract.parts`` names. A
+    policy that reads a history is given one observation a tick all the same: the runner remembers
+    those of its last decisions, and whatever else of an episode its policy reads.
+
+    Attributes:
+        mode: which entries of which chunks are played.
+        fallback: what is played when nothing else can be; None: an error is raised then.
+        counts: events since the last reset, by name. ``missing``: ticks without an observation that
+            can be used; ``refused``: those of them with one that was not finite; ``failed``:
+            requests without a usable answer; ``empty``: ticks for which the plan had no entry;
+            ``fallback``: ticks on which the fallback was played; ``limited``: ticks on which a
+            limit changed the action; ``thrown_away``: answers that were asked for before a reset.
+
+    Args:
+        contract: of the bundle.
+        model: the bytes of its graph.
+        where: what errors call it.
+        seed: seed of the noise.
+        deterministic: whether :meth:`step` uses zero noise; None for what the contract says.
+        mode: None for a receding horizon of ``act_steps``.
+        fallback: None for errors.
+        limits: of the commands, besides those of the contract.
+        inference: where the policy computes; None for here.
+
+    Raises:
+        TrimtabError: if the graph does not fit the contract, or one of these does not fit it.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        model: bytes,
+        where: str,
+        *,
+        seed: int = 0,
+        deterministic: bool | None = None,
+        mode: Mode | None = None,
+        fallback: Fallback | None = None,
+        limits: Limits | None = None,
+        inference: Inference | None = None,
+    ) -> None:
+        super().__init__(contract, model, where)
+        self.mode = RecedingHorizon(contract.act_steps) if mode is None else mode
+        self.fallback = fallback
+        self._inference = InLine(self.infer) if inference is None else inference
+        _check_mode(self.mode, contract, apart=inference is not None)
+        if fallback is not None:
+            fallback.check(self.action_low, self.action_high)
+        period = None if contract.control_rate is None else 1.0 / contract.control_rate
+        self._limiter = (limits or Limits()).limiter(self.action_low, self.action_high, period)
+        given = contract.evaluate_deterministic if deterministic is None else deterministic
+        self._agent = Agent(
+            self.infer, 1, contract.inputs, act_steps=contract.act_steps, deterministic=given
+        )
+        self.counts: Counter[str] = Counter()
+        self._request: _Request | None = None
+        self.reset(seed)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether :meth:`step` uses zero noise."""
+        return self._agent.deterministic
+
+    @property
+    def tick(self) -> int:
+        """The number of the last control tick since the reset; -1 before the first one."""
+        return self._tick
+
+    def reset(
+        self,
+        seed: int | None = None,
+        *,
+        action: ArrayLike | None = None,
+        **inputs: ArrayLike,
+    ) -> None:
+        """Forget the plan and the history; call it before every episode, and after every stop.
+
+        The answer of a request that is in flight is thrown away when it comes.
+
+        Args:
+            seed: start the noise again from this seed; None lets the noise go on, so that episodes
+                differ.
+            action: the command in force ``[A]``, raw units, such as the joints' positions: a
+                fallback and limits of rates begin there. None: they begin with the first action.
+            inputs: values, from now on, of inputs that the policy's user chooses, by name
+                (``contract.parts`` with ``given``); the others keep theirs.
+
+        Raises:
+            TrimtabError: if an input is unknown or does not fit.
+        """
+        force = None if action is None else checked_array(action, (self.action_dim,), "action")
+        if inputs:
+            self._agent.set_inputs(inputs)
+        self._agent.reset(seeds=None if seed is None else [seed])
+        self._drop_plan()
+        self._limiter.begin(force)
+        self.counts.clear()
+        self._tick, self._idle, self._blind = -1, 0, 0
+        self._last = force
+
+    def step(
+        self,
+        obs: ArrayLike | Mapping[str, ArrayLike] | None,
+        reward: ArrayLike | None = None,
+        *,
+        tick: int | None = None,
+    ) -> Array:
+        """Return the action ``[A]`` of this control tick, raw units, inside the limits.
+
+        Args:
+            obs: the observation of this tick ``[O]``, or its parts, raw units. It is checked on
+                every tick, also on those that play an action predicted earlier. None if there is
+                none: the plan is played on for ``fallback.patience`` ticks in a row.
+            reward: what came of the action before, where it is known. A policy that is asked for a
+                return takes it off what is still to come; without it, it goes on being asked for
+                all of it. Other policies do not look at it.
+            tick: number of this control tick since the reset; None for the one after the last. The
+                plan's actions for ticks that are left out are left out too.
+
+        Raises:
+            TrimtabError: if the observation has another shape, is not numeric or lacks a part, if
+                the reward is no finite number, or if ``tick`` is not after the last one. Where
+                there is no fallback, also if the observation is None, not finite or has a masked
+                value, if the policy fails or gives an action that is not finite, or if the plan has
+                no action for this tick.
+        """
+        if reward is not None:
+            self._agent.rewarded(checked_array(reward, (), "reward")[None])
+        now = self._tick + 1 if tick is None else _whole(tick)
+        if now <= self._tick:
+            raise TrimtabError(f"tick {now}: the last one was {self._tick}; ticks must increase")
+        lost = self._blind > self._patience
+        observed = self._usable(obs)
+        if lost and observed is not None:  # the robot is elsewhere: the old plan never resumes
+            self._drop_plan()
+        self._pass_over(now)
+        self._take_answer(now)
+        if observed is not None and self._request is None and self.mode.due(now):
+            self._ask(observed, now)
+            self._take_answer(now)
+        planned = self.mode.at(now)
+        if planned is None:
+            self.counts["empty"] += 1
+            self._idle += 1
+        self._last = action = self._limiter.apply(self._chosen(planned))
+        self.counts["limited"] = self._limiter.count
+        return action
+
+    def plan(self) -> Chunk:
+        """Return the plan for the ticks to come: what would be played if no chunk came any more.
+
+        It has no action if nothing is planned. Limits are not applied to it.
+        """
+        first = self._tick + 1
+        actions = []
+        while (action := self.mode.at(first + len(actions))) is not None:
+            actions.append(action)
+        return Chunk(first, np.array(actions, np.float32).reshape(-1, self.action_dim))
+
+    def sample_noise(self, rows: int) -> Array:
+        """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros."""
+        return self._agent.draw_noise(rows)
+
+    def close(self) -> None:
+        """End the process of the inference, where it has one."""
+        self._inference.close()
+
+    @property
+    def _patience(self) -> int:
+        return 0 if self.fallback is None else self.fallback.patience
+
+    def _drop_plan(self) -> None:
+        self.mode.begin()
+        if self._request is not None:
+            self._request.wanted = False
+
+    def _usable(self, obs: ArrayLike | Mapping[str, ArrayLike] | None) -> ArrayObs | None:
+        """Return an observation of one row, checked, or None if there is none that can be used."""
+        if obs is None and self.fallback is None:
+            raise TrimtabError(f"observation: is None; {_NO_FALLBACK}")
+        found: ArrayObs | None = None
+        if obs is not None:
+            try:
+                found = tree_map(lambda part: part[None], self._observed(obs))
+            except NotFinite:
+                if self.fallback is None:
+                    raise
+                self.counts["refused"] += 1
+        if found is None:
+            self.counts["missing"] += 1
+        self._blind = self._blind + 1 if found is None else 0
+        return found
+
+    def _observed(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> ArrayObs:
+        """Return what the environment has to give of one observation, checked."""
+        parts = self.contract.parts
+        names = [name for name, part in parts.items() if part.given is None] or [FLAT]
+        if names == [FLAT]:
+            width = parts[FLAT].shape if parts else (self.obs_dim // self.contract.history,)
+            return checked_array(obs, width, "observation")
+        given = checked_parts(obs, parts, names)
+        return {
+            name: checked_array(given[name], parts[name].shape, called(name), parts[name].dtype)
+            for name in names
+        }
+
+    def _pass_over(self, now: int) -> None:
+        """Count the ticks between the last one and this one for which there was no plan."""
+        skipped = range(self._tick + 1, now)
+        ahead = skipped[: self.horizon + 1]  # no plan is longer
+        self._idle += len(skipped) - sum(self.mode.at(tick) is not None for tick in ahead)
+        self._tick = now
+
+    def _ask(self, obs: ArrayObs, now: int) -> None:
+        read, noise = self._agent.read(obs)
+        self._request = _Request(now, self._idle, obs)
+        try:
+            self._inference.begin(read, noise)
+        except TrimtabError:
+            self._request = None
+            if self.fallback is None:
+                raise
+            self.counts["failed"] += 1
+
+    def _take_answer(self, now: int) -> None:
+        """Add the answer to the plan, if it has come."""
+        request = self._request
+        if request is None:
+            return
+        try:
+            answer = self._inference.poll()
+            chunk = None if answer is None else self.limited(answer)
+        except TrimtabError:
+            self._request = None
+            if self.fallback is None:
+                raise
+            self.counts["failed"] += request.wanted
+            return
+        if chunk is None:
+            return
+        self._request = None
+        if not request.wanted:
+            self.counts["thrown_away"] += 1
+            return
+        # A robot that stood still in the meantime has consumed nothing: its plan begins later.
+        start = request.tick + self._idle - request.idle
+        self._agent.decided(request.obs, chunk[:, : self.act_steps])
+        self.mode.add(Chunk(start, chunk[0]), now)
+
+    def _chosen(self, planned: Array | None) -> Array:
+        """Return the planned action, or that of the fallback."""
+        if planned is not None and self._blind <= self._patience:
+            return planned
+        if self.fallback is None:
+            raise TrimtabError(f"the plan has no action for tick {self._tick}; {_NO_FALLBACK}")
+        self.counts["fallback"] += 1
+        action = self.fallback.action(self._last, planned)
+        if action is None:
+            raise TrimtabError(
+                "there is no plan yet, and no command to hold; reset(action=…) tells the command "
+                "in force"
+            )
+        return action
+
+
+def _whole(tick: int) -> int:
+    try:
+        return operator.index(tick)
+    except TypeError as error:
+        raise TrimtabError(f"tick {tick!r}: give a whole number") from error
+
+
+def _check_mode(mode: Mode, contract: Contract, *, apart: bool) -> None:
+    """Check that a mode fits a policy.
+
+    Raises:
+        TrimtabError: if not.
+    """
+    if mode.interval > contract.horizon:
+        raise TrimtabError(
+            f"mode: interval={mode.interval}: a chunk has {contract.horizon} actions; give fewer"
+        )
+    remembers = any(part.remembered for part in contract.parts.values())
+    if (contract.history > 1 or remembers) and mode.interval != contract.act_steps:
+        raise TrimtabError(
+            f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
+            f"{contract.act_steps} ticks apart in training; give interval={contract.act_steps}"
+        )
+    if remembers and apart:
+        raise TrimtabError(
+            "apart: the policy reads what it decided and earned before, which is not known while "
+            "it decides in another process; leave apart out"
+        )
