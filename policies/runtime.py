@@ -57,18 +57,18 @@ def load_policy(
         TrimtabError: if a file is missing or was changed, if onnxruntime does not give the
             golden actions within 1e-4, or if one of the settings does not fit the policy.
     """
-    contract, model, golden = read_policy(folder)
+    files = read_policy(folder)
     if apart and fallback is None:
         raise TrimtabError(
             "load_policy: apart=True needs a fallback, which is played until the first answer comes"
         )
-    worker = Worker(folder, contract) if apart else None
+    worker = Worker(folder, files.contract) if apart else None
     try:
         runner = PolicyRunner(
-            contract, model, f"bundle {folder}", seed=seed, deterministic=deterministic,
+            files.contract, files.model, f"bundle {folder}", seed=seed, deterministic=deterministic,
             mode=mode, fallback=fallback, limits=limits, inference=worker,
         )  # fmt: skip
-        runner.check(golden)
+        runner.check(files.golden)
     except BaseException:
         if worker is not None:
             worker.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -25,11 +25,27 @@ from trimtab.policies.bundle.files import (
     replay_error,
 )
 
-__all__ = ["OnnxPolicy", "read_policy"]
+__all__ = ["OnnxPolicy", "PolicyFiles", "read_policy"]
 
 
-def read_policy(folder: str | Path) -> tuple[Contract, bytes, dict[str, NDArray[Any]]]:
-    """Return a bundle's contract, the bytes of its graph and its golden rows.
+class PolicyFiles(NamedTuple):
+    """What a robot reads of a bundle.
+
+    Attributes:
+        contract: shapes, limits, rate and defaults.
+        model: the bytes of the graph.
+        golden: rows that the graph has to replay.
+        sha256: the hash of the bundle: of its config, which has those of its files.
+    """
+
+    contract: Contract
+    model: bytes
+    golden: dict[str, NDArray[Any]]
+    sha256: str
+
+
+def read_policy(folder: str | Path) -> PolicyFiles:
+    """Return what a robot reads of a bundle, checked.
 
     Raises:
         TrimtabError: if a file is missing or was changed, or the bundle has no graph.
@@ -41,7 +57,7 @@ def read_policy(folder: str | Path) -> tuple[Contract, bytes, dict[str, NDArray[
         raise TrimtabError(
             f"bundle {folder}: has no {ONNX}; make a complete bundle of its run by trimtab export"
         )
-    return contract, files[ONNX], golden
+    return PolicyFiles(contract, files[ONNX], golden, str(config["sha256"]))
 
 
 class OnnxPolicy:

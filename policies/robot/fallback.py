@@ -92,9 +92,8 @@ class SafeAction(Fallback):
 
     def check(self, low: Array, high: Array) -> None:
         """Check that the safe action has the robot's length and is within its limits."""
-        inside = len(self.safe) == len(low) and bool(
-            np.all((low <= np.float32(self.safe)) & (np.float32(self.safe) <= high))
-        )
+        safe = np.array(self.safe, np.float32)
+        inside = len(safe) == len(low) and bool(np.all((low <= safe) & (safe <= high)))
         if not inside:  # a NaN is not inside either
             raise TrimtabError(
                 f"fallback: safe={list(self.safe)}: give {len(low)} numbers within the limits of "

@@ -135,9 +135,9 @@ def _text(array: Array) -> str:
 
 @functools.cache
 def _opened(folder: str) -> OnnxPolicy:
-    contract, model, golden = read_policy(folder)
-    policy = OnnxPolicy(contract, model, f"bundle {folder}")
-    policy.check(golden)  # also the warm-up of onnxruntime
+    files = read_policy(folder)
+    policy = OnnxPolicy(files.contract, files.model, f"bundle {folder}")
+    policy.check(files.golden)  # also the warm-up of onnxruntime
     return policy
 
 

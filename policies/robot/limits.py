@@ -139,9 +139,9 @@ class Limits:
                 np.asarray(otherwise if value is None else value, np.float64), (dim,)
             )
         except (TypeError, ValueError) as error:
-            raise TrimtabError(f"limits: {name}={value}: give one number, or {dim}") from error
+            raise TrimtabError(f"limits: {name}={value!r}: give one number, or {dim}") from error
         if np.isnan(found).any():
-            raise TrimtabError(f"limits: {name}={value}: is not a number")
+            raise TrimtabError(f"limits: {name}={value!r}: is not a number")
         return found
 
 

@@ -204,7 +204,7 @@ class PolicyRunner(OnnxPolicy):
         It has no action if nothing is planned. Limits are not applied to it.
         """
         first = self._tick + 1
-        actions = []
+        actions: list[Array] = []
         while (action := self.mode.at(first + len(actions))) is not None:
             actions.append(action)
         return Chunk(first, np.array(actions, np.float32).reshape(-1, self.action_dim))
