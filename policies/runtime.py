@@ -18,8 +18,10 @@ from trimtab.policies.bundle.onnx_policy import read_policy
 from trimtab.policies.robot.fallback import Damp, Fallback, Hold, PlayOut, SafeAction
 from trimtab.policies.robot.inference import Worker
 from trimtab.policies.robot.limits import Limits
+from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
 from trimtab.policies.robot.plan import Chunk
+from trimtab.policies.robot.replay import logged_settings
 from trimtab.policies.robot.runner import PolicyRunner
 
 __all__ = [
@@ -37,6 +39,7 @@ def load_policy(
     fallback: Fallback | None = None,
     limits: Limits | None = None,
     apart: bool = False,
+    log: str | Path | None = None,
 ) -> PolicyRunner:
     """Open a bundle, check all of it, and return its policy ready to run.
 
@@ -52,6 +55,8 @@ def load_policy(
         apart: whether the policy computes in another process, while the plan is played on; for
             decisions that take longer than a control tick. It needs a fallback. Call ``close`` at
             the end.
+        log: a new file, to which every reset and tick is written; ``trimtab replay`` plays it again
+            and compares.
 
     Raises:
         TrimtabError: if a file is missing or was changed, if onnxruntime does not give the
@@ -63,14 +68,21 @@ def load_policy(
             "load_policy: apart=True needs a fallback, which is played until the first answer comes"
         )
     worker = Worker(folder, files.contract) if apart else None
+    ticks = None
     try:
+        if log is not None:
+            settings = logged_settings(folder, files, deterministic, mode, fallback, limits)
+            ticks = TickLog(log, files.contract, settings)
         runner = PolicyRunner(
             files.contract, files.model, f"bundle {folder}", seed=seed, deterministic=deterministic,
-            mode=mode, fallback=fallback, limits=limits, inference=worker,
+            mode=mode, fallback=fallback, limits=limits, inference=worker, log=ticks,
         )  # fmt: skip
         runner.check(files.golden)
     except BaseException:
         if worker is not None:
             worker.close()
+        if ticks is not None:
+            ticks.close()
+            Path(log).unlink()  # type: ignore[arg-type]
         raise
     return runner

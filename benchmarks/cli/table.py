@@ -418,4 +418,14 @@ COMMANDS: dict[str, Command] = {
             "format": FORMAT,
         },
     ),
+    "replay": Command(
+        "trimtab.benchmarks.cli.commands.replay_log:replay_log",
+        "play a robot's log again through its bundle, and compare every action",
+        ("trimtab replay log=run.log", "trimtab replay log=run.log bundle=my-bundle format=json"),
+        {
+            "log": Setting(..., "log of load_policy(…, log=…)"),
+            "bundle": Setting("", "folder of its bundle; default: where it was when the robot ran"),
+            "format": FORMAT,
+        },
+    ),
 }

@@ -17,8 +17,9 @@ from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_pa
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.onnx_policy import OnnxPolicy
 from trimtab.policies.robot.fallback import Fallback
-from trimtab.policies.robot.inference import Inference, InLine
+from trimtab.policies.robot.inference import Inference, InLine, Worker
 from trimtab.policies.robot.limits import Limits
+from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.modes import Mode, RecedingHorizon
 from trimtab.policies.robot.plan import Array, Chunk
 
@@ -73,6 +74,7 @@ class PolicyRunner(OnnxPolicy):
         fallback: None for errors.
         limits: of the commands, besides those of the contract.
         inference: where the policy computes; None for here.
+        log: of every reset and tick; None for none.
 
     Raises:
         TrimtabError: if the graph does not fit the contract, or one of these does not fit it.
@@ -90,12 +92,16 @@ class PolicyRunner(OnnxPolicy):
         fallback: Fallback | None = None,
         limits: Limits | None = None,
         inference: Inference | None = None,
+        log: TickLog | None = None,
     ) -> None:
         super().__init__(contract, model, where)
         self.mode = RecedingHorizon(contract.act_steps) if mode is None else mode
         self.fallback = fallback
         self._inference = InLine(self.infer) if inference is None else inference
-        _check_mode(self.mode, contract, apart=inference is not None)
+        _check_mode(self.mode, contract, apart=isinstance(inference, Worker))
+        self._log = log
+        if log is not None:
+            self._inference = log.watch(self._inference)
         if fallback is not None:
             fallback.check(self.action_low, self.action_high)
         period = None if contract.control_rate is None else 1.0 / contract.control_rate
@@ -144,6 +150,8 @@ class PolicyRunner(OnnxPolicy):
         if inputs:
             self._agent.set_inputs(inputs)
         self._agent.reset(seeds=None if seed is None else [seed])
+        if self._log is not None:
+            self._log.reset(seed, force, inputs)
         self._drop_plan()
         self._limiter.begin(force)
         self.counts.clear()
@@ -176,15 +184,26 @@ class PolicyRunner(OnnxPolicy):
                 value, if the policy fails or gives an action that is not finite, or if the plan has
                 no action for this tick.
         """
-        if reward is not None:
-            self._agent.rewarded(checked_array(reward, (), "reward")[None])
+        earned = None if reward is None else checked_array(reward, (), "reward")
         now = self._tick + 1 if tick is None else _whole(tick)
         if now <= self._tick:
             raise TrimtabError(f"tick {now}: the last one was {self._tick}; ticks must increase")
         lost = self._blind > self._patience
         observed = self._usable(obs)
+        if earned is not None:
+            self._agent.rewarded(earned[None])
         if lost and observed is not None:  # the robot is elsewhere: the old plan never resumes
             self._drop_plan()
+        action: Array | None = None
+        try:
+            action = self._play(observed, now)
+        finally:
+            if self._log is not None:
+                self._log.tick(now, observed, None if earned is None else float(earned), action)
+        return action
+
+    def _play(self, observed: ArrayObs | None, now: int) -> Array:
+        """Return the action of tick ``now``; ask for a chunk if one is due."""
         self._pass_over(now)
         self._take_answer(now)
         if observed is not None and self._request is None and self.mode.due(now):
@@ -214,8 +233,10 @@ class PolicyRunner(OnnxPolicy):
         return self._agent.draw_noise(rows)
 
     def close(self) -> None:
-        """End the process of the inference, where it has one."""
+        """End the process of the inference, where it has one, and close the log."""
         self._inference.close()
+        if self._log is not None:
+            self._log.close()
 
     @property
     def _patience(self) -> int:
@@ -245,15 +266,13 @@ class PolicyRunner(OnnxPolicy):
 
     def _observed(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> ArrayObs:
         """Return what the environment has to give of one observation, checked."""
-        parts = self.contract.parts
-        names = [name for name, part in parts.items() if part.given is None] or [FLAT]
-        if names == [FLAT]:
-            width = parts[FLAT].shape if parts else (self.obs_dim // self.contract.history,)
-            return checked_array(obs, width, "observation")
-        given = checked_parts(obs, parts, names)
+        kinds = self.contract.observed
+        if list(kinds) == [FLAT]:
+            return checked_array(obs, kinds[FLAT][0], "observation")
+        given = checked_parts(obs, self.contract.parts, list(kinds))
         return {
-            name: checked_array(given[name], parts[name].shape, called(name), parts[name].dtype)
-            for name in names
+            name: checked_array(given[name], shape, called(name), dtype)
+            for name, (shape, dtype) in kinds.items()
         }
 
     def _pass_over(self, now: int) -> None:
