@@ -19,6 +19,7 @@ from trimtab.policies.robot.fallback import Damp, Fallback, Hold, PlayOut, SafeA
 from trimtab.policies.robot.inference import Worker
 from trimtab.policies.robot.limits import Limits
 from trimtab.policies.robot.log import TickLog
+from trimtab.policies.robot.loop import control_loop
 from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
 from trimtab.policies.robot.plan import Chunk
 from trimtab.policies.robot.replay import logged_settings
@@ -26,7 +27,7 @@ from trimtab.policies.robot.runner import PolicyRunner
 
 __all__ = [
     "Blended", "Chunk", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut", "PolicyRunner",
-    "RecedingHorizon", "SafeAction", "TemporalEnsemble", "load_policy",
+    "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop", "load_policy",
 ]  # fmt: skip
 
 
