@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.observations import FLAT, Part, joined, tree_map
+from trimtab.observations import FLAT, Part, count, joined, tree_map
 from trimtab.policies.memory import MEMORIES, Memory
 
 __all__ = ["Agent", "ArrayObs", "Decide", "PolicyInputs"]
@@ -136,6 +136,8 @@ class Agent:
         self._streams: list[np.random.Generator | None] = [None] * rows
         self._at_start = np.ones(rows, np.bool_)  # rows that have not decided in this episode
         self._history: Any = None  # [N, K, ...] of each part
+        # Actions of the current chunk that are still to be executed.
+        self._pending: list[list[Array]] = [[] for _ in range(rows)]
 
     def set_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Change the values of some inputs; the others keep theirs.
@@ -164,7 +166,7 @@ class Agent:
         return stream.standard_normal(shape, dtype=np.float32)
 
     def reset(self, rows: Iterable[int] | None = None, seeds: Sequence[int] | None = None) -> None:
-        """Begin a new episode: clear history and memories.
+        """Begin a new episode: clear history, memories and pending actions.
 
         Args:
             rows: indices of the environments; None: all.
@@ -174,6 +176,7 @@ class Agent:
         self._at_start[chosen] = True
         self._begin_memories(chosen)
         for place, row in enumerate(chosen):
+            self._pending[row] = []
             if seeds is not None:
                 self._streams[row] = np.random.Generator(np.random.Philox(seeds[place]))
 
@@ -273,6 +276,21 @@ class Agent:
         self._at_start[deciding] = False
         found: ArrayObs = tree_map(remember, self._history, obs)
         return found
+
+    def step(self, obs: ArrayObs) -> Array:
+        """Return the action ``[N, A]`` for one control tick of a robot.
+
+        A row without pending actions decides on a new chunk. Its ``act_steps`` actions are executed
+        open loop, one a tick.
+        """
+        if count(obs) != self.rows:
+            raise TrimtabError(f"the agent has {self.rows} rows, got observations of {count(obs)}")
+        due = np.array([not left for left in self._pending])
+        if due.any():
+            chunks = self.act(obs, due)
+            for row in np.flatnonzero(due):
+                self._pending[row] = list(chunks[row])
+        return np.stack([left.pop(0) for left in self._pending])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history, for checkpoints of a collector.
