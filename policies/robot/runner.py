@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,27 +21,11 @@ from trimtab.policies.robot.limits import Limits
 from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.modes import Mode, RecedingHorizon
 from trimtab.policies.robot.plan import Array, Chunk
+from trimtab.policies.robot.timeline import Timeline
 
 __all__ = ["PolicyRunner"]
 
 _NO_FALLBACK = "load_policy(…, fallback=Hold()) says what is played then"
-
-
-@dataclass
-class _Request:
-    """A chunk that was asked for.
-
-    Attributes:
-        tick: of its observation.
-        idle: how many ticks had no plan before it.
-        obs: the observation, for the memories.
-        wanted: False after a reset: the answer is thrown away.
-    """
-
-    tick: int
-    idle: int
-    obs: ArrayObs
-    wanted: bool = True
 
 
 class PolicyRunner(OnnxPolicy):
@@ -111,7 +94,8 @@ class PolicyRunner(OnnxPolicy):
             self.infer, 1, contract.inputs, act_steps=contract.act_steps, deterministic=given
         )
         self.counts: Counter[str] = Counter()
-        self._request: _Request | None = None
+        self._timeline = Timeline(self.mode, self.horizon)
+        self._asked: ArrayObs | None = None  # the observation of the request that is in flight
         self.reset(seed)
 
     @property
@@ -122,7 +106,7 @@ class PolicyRunner(OnnxPolicy):
     @property
     def tick(self) -> int:
         """The number of the last control tick since the reset; -1 before the first one."""
-        return self._tick
+        return self._timeline.tick
 
     def reset(
         self,
@@ -152,10 +136,10 @@ class PolicyRunner(OnnxPolicy):
         self._agent.reset(seeds=None if seed is None else [seed])
         if self._log is not None:
             self._log.reset(seed, force, inputs)
-        self._drop_plan()
+        self._timeline.begin()
         self._limiter.begin(force)
         self.counts.clear()
-        self._tick, self._idle, self._blind = -1, 0, 0
+        self._blind = 0  # ticks in a row without an observation
         self._last = force
 
     def step(
@@ -185,15 +169,15 @@ class PolicyRunner(OnnxPolicy):
                 no action for this tick.
         """
         earned = None if reward is None else checked_array(reward, (), "reward")
-        now = self._tick + 1 if tick is None else _whole(tick)
-        if now <= self._tick:
-            raise TrimtabError(f"tick {now}: the last one was {self._tick}; ticks must increase")
+        now = self.tick + 1 if tick is None else _whole(tick)
+        if now <= self.tick:
+            raise TrimtabError(f"tick {now}: the last one was {self.tick}; ticks must increase")
         lost = self._blind > self._patience
         observed = self._usable(obs)
         if earned is not None:
             self._agent.rewarded(earned[None])
         if lost and observed is not None:  # the robot is elsewhere: the old plan never resumes
-            self._drop_plan()
+            self._timeline.drop_plan()
         action: Array | None = None
         try:
             action = self._play(observed, now)
@@ -204,15 +188,13 @@ class PolicyRunner(OnnxPolicy):
 
     def _play(self, observed: ArrayObs | None, now: int) -> Array:
         """Return the action of tick ``now``; ask for a chunk if one is due."""
-        self._pass_over(now)
-        self._take_answer(now)
-        if observed is not None and self._request is None and self.mode.due(now):
-            self._ask(observed, now)
-            self._take_answer(now)
-        planned = self.mode.at(now)
-        if planned is None:
-            self.counts["empty"] += 1
-            self._idle += 1
+        self._timeline.advance(now)
+        self._take_answer()
+        if observed is not None and self._timeline.due:
+            self._ask(observed)
+            self._take_answer()
+        planned = self._timeline.planned()
+        self.counts["empty"] += planned is None
         self._last = action = self._limiter.apply(self._chosen(planned))
         self.counts["limited"] = self._limiter.count
         return action
@@ -222,7 +204,7 @@ class PolicyRunner(OnnxPolicy):
 
         It has no action if nothing is planned. Limits are not applied to it.
         """
-        first = self._tick + 1
+        first = self.tick + 1
         actions: list[Array] = []
         while (action := self.mode.at(first + len(actions))) is not None:
             actions.append(action)
@@ -241,11 +223,6 @@ class PolicyRunner(OnnxPolicy):
     @property
     def _patience(self) -> int:
         return 0 if self.fallback is None else self.fallback.patience
-
-    def _drop_plan(self) -> None:
-        self.mode.begin()
-        if self._request is not None:
-            self._request.wanted = False
 
     def _usable(self, obs: ArrayLike | Mapping[str, ArrayLike] | None) -> ArrayObs | None:
         """Return an observation of one row, checked, or None if there is none that can be used."""
@@ -275,55 +252,46 @@ class PolicyRunner(OnnxPolicy):
             for name, (shape, dtype) in kinds.items()
         }
 
-    def _pass_over(self, now: int) -> None:
-        """Count the ticks between the last one and this one for which there was no plan."""
-        skipped = range(self._tick + 1, now)
-        ahead = skipped[: self.horizon + 1]  # no plan is longer
-        self._idle += len(skipped) - sum(self.mode.at(tick) is not None for tick in ahead)
-        self._tick = now
-
-    def _ask(self, obs: ArrayObs, now: int) -> None:
+    def _ask(self, obs: ArrayObs) -> None:
         read, noise = self._agent.read(obs)
-        self._request = _Request(now, self._idle, obs)
+        self._timeline.ask()
+        self._asked = obs
         try:
             self._inference.begin(read, noise)
-        except TrimtabError:
-            self._request = None
-            if self.fallback is None:
-                raise
-            self.counts["failed"] += 1
+        except TrimtabError as error:
+            self._fail(error)
 
-    def _take_answer(self, now: int) -> None:
+    def _take_answer(self) -> None:
         """Add the answer to the plan, if it has come."""
-        request = self._request
-        if request is None:
+        if not self._timeline.waiting:
             return
         try:
             answer = self._inference.poll()
             chunk = None if answer is None else self.limited(answer)
-        except TrimtabError:
-            self._request = None
-            if self.fallback is None:
-                raise
-            self.counts["failed"] += request.wanted
+        except TrimtabError as error:
+            self._fail(error)
             return
         if chunk is None:
             return
-        self._request = None
-        if not request.wanted:
+        if self._timeline.answer(chunk[0]):
+            assert self._asked is not None
+            self._agent.decided(self._asked, chunk[:, : self.act_steps])
+        else:
             self.counts["thrown_away"] += 1
-            return
-        # A robot that stood still in the meantime has consumed nothing: its plan begins later.
-        start = request.tick + self._idle - request.idle
-        self._agent.decided(request.obs, chunk[:, : self.act_steps])
-        self.mode.add(Chunk(start, chunk[0]), now)
+
+    def _fail(self, error: TrimtabError) -> None:
+        """Count a failed request; without a fallback, raise its error."""
+        wanted = self._timeline.fail()
+        if self.fallback is None:
+            raise error
+        self.counts["failed"] += wanted
 
     def _chosen(self, planned: Array | None) -> Array:
         """Return the planned action, or that of the fallback."""
         if planned is not None and self._blind <= self._patience:
             return planned
         if self.fallback is None:
-            raise TrimtabError(f"the plan has no action for tick {self._tick}; {_NO_FALLBACK}")
+            raise TrimtabError(f"the plan has no action for tick {self.tick}; {_NO_FALLBACK}")
         self.counts["fallback"] += 1
         action = self.fallback.action(self._last, planned)
         if action is None:
