@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.robot.plan import Array, Chunk
 
-__all__ = ["MODES", "Blended", "Mode", "RecedingHorizon", "TemporalEnsemble"]
+__all__ = ["MODES", "Blended", "Mode", "RecedingHorizon", "TemporalEnsemble", "check_mode"]
 
 
 @dataclass
@@ -169,3 +170,35 @@ MODES: dict[str, type[Mode]] = {
     one.__name__: one for one in (RecedingHorizon, TemporalEnsemble, Blended)
 }
 """The modes by the names that a log has for them."""
+
+
+def check_mode(
+    mode: Mode, policy_inputs: PolicyInputs, *, horizon: int, act_steps: int, late: bool
+) -> None:
+    """Check that a mode fits a policy.
+
+    Args:
+        mode: of a robot.
+        policy_inputs: what the policy reads.
+        horizon: length H of a chunk.
+        act_steps: actions of a chunk that were played in training.
+        late: whether answers may come after the tick of their observation.
+
+    Raises:
+        TrimtabError: if not.
+    """
+    if mode.interval > horizon:
+        raise TrimtabError(
+            f"mode: interval={mode.interval}: a chunk has {horizon} actions; give fewer"
+        )
+    remembers = any(part.remembered for part in policy_inputs.parts.values())
+    if (policy_inputs.history > 1 or remembers) and mode.interval != act_steps:
+        raise TrimtabError(
+            f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
+            f"{act_steps} ticks apart in training; give interval={act_steps}"
+        )
+    if remembers and late:
+        raise TrimtabError(
+            "the policy reads what it decided and earned before, which is not known while an "
+            "answer is late; let it decide within the tick"
+        )

@@ -19,7 +19,7 @@ from trimtab.policies.robot.fallback import Fallback
 from trimtab.policies.robot.inference import Inference, InLine, Worker
 from trimtab.policies.robot.limits import Limits
 from trimtab.policies.robot.log import TickLog
-from trimtab.policies.robot.modes import Mode, RecedingHorizon
+from trimtab.policies.robot.modes import Mode, RecedingHorizon, check_mode
 from trimtab.policies.robot.plan import Array, Chunk
 from trimtab.policies.robot.timeline import Timeline
 
@@ -81,7 +81,10 @@ class PolicyRunner(OnnxPolicy):
         self.mode = RecedingHorizon(contract.act_steps) if mode is None else mode
         self.fallback = fallback
         self._inference = InLine(self.infer) if inference is None else inference
-        _check_mode(self.mode, contract, apart=isinstance(inference, Worker))
+        check_mode(
+            self.mode, contract.inputs, horizon=contract.horizon, act_steps=contract.act_steps,
+            late=isinstance(inference, Worker),
+        )  # fmt: skip
         self._log = log
         if log is not None:
             self._inference = log.watch(self._inference)
@@ -307,26 +310,3 @@ def _whole(tick: int) -> int:
         return operator.index(tick)
     except TypeError as error:
         raise TrimtabError(f"tick {tick!r}: give a whole number") from error
-
-
-def _check_mode(mode: Mode, contract: Contract, *, apart: bool) -> None:
-    """Check that a mode fits a policy.
-
-    Raises:
-        TrimtabError: if not.
-    """
-    if mode.interval > contract.horizon:
-        raise TrimtabError(
-            f"mode: interval={mode.interval}: a chunk has {contract.horizon} actions; give fewer"
-        )
-    remembers = any(part.remembered for part in contract.parts.values())
-    if (contract.history > 1 or remembers) and mode.interval != contract.act_steps:
-        raise TrimtabError(
-            f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
-            f"{contract.act_steps} ticks apart in training; give interval={contract.act_steps}"
-        )
-    if remembers and apart:
-        raise TrimtabError(
-            "apart: the policy reads what it decided and earned before, which is not known while "
-            "it decides in another process; leave apart out"
-        )
