@@ -140,8 +140,14 @@ COMMANDS: dict[str, Command] = {
             "mode": Setting(
                 "",
                 "how chunks are played in simulated time, with delay_ms, jitter or drop; default: "
-                "receding, with the act_steps of the training",
+                "receding",
                 ("receding", "ensemble", "blended"),
+                of=_PLAYED,
+            ),
+            "interval": Setting(
+                0,
+                "simulated time: ticks from one chunk to the next; default: act_steps of the "
+                "training, 1 of an ensemble",
                 of=_PLAYED,
             ),
             "delay_ms": Setting(

@@ -142,11 +142,14 @@ class BundleJudge:
         finally:
             evaluator.close()
 
-    def timing(self, mode: str, delay_ms: float, jitter: float, drop: float) -> Timing:
+    def timing(
+        self, mode: str, interval: int, delay_ms: float, jitter: float, drop: float
+    ) -> Timing:
         """Return how the policy is played in simulated time.
 
         Args:
             mode: one of :data:`TIMED_MODES`.
+            interval: ticks from one chunk to the next that is asked for; 0: the mode's usual one.
             delay_ms: milliseconds from an observation to the answer.
             jitter: standard deviation of the delay's logarithm.
             drop: share of ticks without an observation.
@@ -157,10 +160,11 @@ class BundleJudge:
         rate = self.spec.control_rate
         if rate is None:
             raise TrimtabError(f"{self.task}: has no control rate, so that a delay has no meaning")
-        make, act_steps = TIMED_MODES[mode], self.act_steps
+        make, usual = TIMED_MODES[mode]
+        ticks = interval or usual or self.act_steps
         latency = Latency(delay_ms / 1e3, jitter, drop)
         horizon = self.bundle.policy.spec.horizon
-        return Timing(lambda: make(act_steps), latency, horizon, act_steps, 1.0 / rate)
+        return Timing(lambda: make(ticks), latency, horizon, self.act_steps, 1.0 / rate)
 
     def rows(
         self,
@@ -254,9 +258,9 @@ def _on_onnx(bundle: Bundle) -> Decide:
 BACKENDS: Mapping[str, Callable[[Bundle], Decide]] = {"torch": _on_torch, "onnx": _on_onnx}
 """What can run a bundle's policy."""
 
-TIMED_MODES: Mapping[str, Callable[[int], Mode]] = {
-    "receding": RecedingHorizon,
-    "ensemble": lambda act_steps: TemporalEnsemble(),
-    "blended": Blended,
+TIMED_MODES: Mapping[str, tuple[type[Mode], int]] = {
+    "receding": (RecedingHorizon, 0),
+    "ensemble": (TemporalEnsemble, 1),
+    "blended": (Blended, 0),
 }
-"""Modes of a policy in simulated time, made of the ``act_steps`` of its training."""
+"""Modes in simulated time, and their usual interval in ticks; 0: the act_steps of the training."""

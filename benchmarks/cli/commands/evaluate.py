@@ -103,7 +103,7 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
 
 def _timed(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was asked for of simulated time; empty if nothing was."""
-    found = {name: asked[name] for name in ("mode", "delay_ms", "jitter", "drop")}
+    found = {name: asked[name] for name in ("mode", "interval", "delay_ms", "jitter", "drop")}
     return {**found, "mode": found["mode"] or "receding"} if any(found.values()) else {}
 
 

@@ -139,5 +139,7 @@ def test_the_command_tells_the_delay_and_repeats_its_rows(
         assert one["length"] == other["length"]
         assert one["return"] == pytest.approx(other["return"], rel=1e-6)
     assert first["return"] != plain["return"]
+    code, _, err = answer("delay_ms=20", "interval=9")
+    assert code == 2 and "a chunk has 4 actions" in err
     assert answer("drop=1")[0] == 2 and "drop=1" in answer("drop=1")[2]
     assert answer("jitter=1")[0] == 2
