@@ -56,6 +56,11 @@ def described(thing: Any) -> dict[str, Any]:
 class TickLog:
     """Writes the log of one robot.
 
+    A disk that fails stops the log and not the robot.
+
+    Attributes:
+        lost: records that could not be written; after the first one, none is.
+
     Args:
         path: a new file.
         contract: of the bundle.
@@ -66,16 +71,19 @@ class TickLog:
     """
 
     def __init__(self, path: str | Path, contract: Contract, settings: Mapping[str, Any]) -> None:
-        self._where, self._contract = f"log {path}", contract
+        self._contract = contract
         try:
             self._file = open(path, "xb", buffering=0)  # noqa: SIM115
         except FileExistsError as error:
             raise TrimtabError(f"log {path}: is there already; name a new file") from error
         except OSError as error:
             raise TrimtabError(f"log {path}: cannot be made ({error.strerror})") from error
-        self._number = 0
+        self._number = self.lost = 0
         self.events = _Events()
-        self._file.write(_MAGIC)
+        try:
+            self._file.write(_MAGIC)
+        except OSError as error:
+            raise TrimtabError(f"log {path}: cannot be written ({error.strerror})") from error
         self._write(_SETTINGS, -1, json.dumps(settings).encode())
 
     def watch(self, inference: Inference) -> Inference:
@@ -116,10 +124,12 @@ class TickLog:
 
     def _write(self, kind: int, tick: int, body: bytes) -> None:
         head = _HEAD.pack(kind, self._number, tick, len(body), zlib.crc32(body))
+        record = head + _SUM.pack(zlib.crc32(head)) + body
         try:
-            self._file.write(head + _SUM.pack(zlib.crc32(head)) + body)
-        except (OSError, ValueError) as error:  # a full disk, or a closed file
-            raise TrimtabError(f"{self._where}: cannot be written ({error})") from error
+            written = 0 if self.lost else self._file.write(record)
+        except (OSError, ValueError):  # a disk that fails, or a closed log
+            written = 0
+        self.lost += written != len(record)  # a disk that is full may take a part
         self._number += 1
 
 

@@ -45,7 +45,8 @@ class PolicyRunner(OnnxPolicy):
             can be used; ``refused``: those of them with one that was not finite; ``failed``:
             requests without a usable answer; ``empty``: ticks for which the plan had no entry;
             ``fallback``: ticks on which the fallback was played; ``limited``: ticks on which a
-            limit changed the action; ``thrown_away``: answers that were asked for before a reset.
+            limit changed the action; ``thrown_away``: answers that were asked for before a reset;
+            ``unlogged``: resets and ticks that the log could not take.
 
     Args:
         contract: of the bundle.
@@ -187,6 +188,7 @@ class PolicyRunner(OnnxPolicy):
         finally:
             if self._log is not None:
                 self._log.tick(now, observed, None if earned is None else float(earned), action)
+                self.counts["unlogged"] = self._log.lost
         return action
 
     def _play(self, observed: ArrayObs | None, now: int) -> Array:

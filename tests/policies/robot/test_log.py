@@ -273,6 +273,21 @@ def test_a_log_of_another_bundle_is_refused(small: Path, bundle_of: BundleOf) ->
         replay(small)
 
 
+def test_a_log_that_cannot_be_written_does_not_stop_the_robot(
+    bundle_of: BundleOf, tmp_path: Path
+) -> None:
+    runner, twin = (
+        load_policy(bundle_of("flow"), log=tmp_path / "log"),
+        load_policy(bundle_of("flow")),
+    )
+    for tick, obs in enumerate(observations(6)):
+        if tick == 2:
+            runner._log.close()  # type: ignore[union-attr]
+        assert np.array_equal(runner.step(obs), twin.step(obs))
+    assert runner.counts["unlogged"] == 4
+    assert replay(tmp_path / "log").ticks == 2
+
+
 def test_a_log_replaces_no_file(small: Path, bundle_of: BundleOf) -> None:
     data = small.read_bytes()
     with pytest.raises(TrimtabError, match="is there already"):
