@@ -188,6 +188,20 @@ class Agent:
             where: ``[N]`` mask of the rows that decide; None: all. The others draw no noise, and
                 their chunks mean nothing.
         """
+        chunk = self.decide(*self.read(obs, where))[:, : self.act_steps]
+        self.decided(obs, chunk, where)
+        return chunk
+
+    def read(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> tuple[ArrayObs, Array]:
+        """Return what the policy reads at a decision: the observation with all inputs, the noise.
+
+        It is the first half of :meth:`act`, for callers whose policy answers later; call
+        :meth:`decided` with the answer.
+
+        Args:
+            obs: current observations, ``[N, O]`` or named parts.
+            where: as of :meth:`act`.
+        """
         deciding = range(self.rows) if where is None else np.flatnonzero(where).tolist()
         if not self.deterministic:
             for row in deciding:
@@ -201,12 +215,20 @@ class Agent:
             }
             memories = {name: memory.read() for name, memory in self._memories.items()}
             read = joined(read, **inputs, **memories)
-        chunk = self.decide(read, self._noise)[:, : self.act_steps]
+        return read, self._noise
+
+    def decided(self, obs: ArrayObs, chunk: Array, where: NDArray[np.bool_] | None = None) -> None:
+        """Tell the memories of a decision.
+
+        Args:
+            obs: what was observed at it, as :meth:`read` was given.
+            chunk: what is executed of it, ``[N, act_steps, A]``.
+            where: as of :meth:`read`.
+        """
         if self._memories:
-            decided = np.ones(self.rows, np.bool_) if where is None else where
+            rows = np.ones(self.rows, np.bool_) if where is None else where
             for memory in self._memories.values():
-                memory.decided(self._vector(obs), chunk, decided)
-        return chunk
+                memory.decided(self._vector(obs), chunk, rows)
 
     def rewarded(self, reward: NDArray[Any]) -> None:
         """Pass the rewards of the last actions to the memories; call it before ``reset``.

@@ -53,12 +53,15 @@ def load_policy(
     """
     folder = bundle_folder(policy)
     if settings:
-        from trimtab.policies.bundle.adjusting import adjusted_runner
+        from trimtab.policies.bundle.adjusting import adjusted_graph
         from trimtab.policies.bundle.bundle import open_bundle
 
-        return adjusted_runner(
-            open_bundle(folder), settings, seed=seed, deterministic=deterministic
+        contract, graph, golden = adjusted_graph(open_bundle(folder), settings)
+        runner = PolicyRunner(
+            contract, graph, f"bundle {folder}", seed=seed, deterministic=deterministic
         )
+        runner.check(golden)
+        return runner
     if (folder / ONNX).is_file() or not (folder / MODEL).is_file():
         return runtime.load_policy(folder, seed=seed, deterministic=deterministic)
     config, files = read_files(folder)

@@ -6,7 +6,7 @@
 
 Before a bundle is used, the hashes of its files are checked and its golden rows are replayed. At
 run time an observation that is not what the policy was trained on raises; it never becomes an
-action.
+action. A robot that must go on all the same is given a fallback.
 """
 
 from __future__ import annotations
@@ -14,14 +14,33 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.bundle.files import GOLDEN, ONNX, Contract, read_files, read_golden
-from trimtab.policies.bundle.runner import PolicyRunner
+from trimtab.policies.bundle.onnx_policy import read_policy
+from trimtab.policies.robot.fallback import Damp, Fallback, Hold, PlayOut, SafeAction
+from trimtab.policies.robot.inference import Worker
+from trimtab.policies.robot.limits import Limits
+from trimtab.policies.robot.log import TickLog
+from trimtab.policies.robot.loop import control_loop
+from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
+from trimtab.policies.robot.plan import Chunk
+from trimtab.policies.robot.replay import logged_settings
+from trimtab.policies.robot.runner import PolicyRunner
 
-__all__ = ["PolicyRunner", "load_policy"]
+__all__ = [
+    "Blended", "Chunk", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut", "PolicyRunner",
+    "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop", "load_policy",
+]  # fmt: skip
 
 
 def load_policy(
-    folder: str | Path, *, seed: int = 0, deterministic: bool | None = None
+    folder: str | Path,
+    *,
+    seed: int = 0,
+    deterministic: bool | None = None,
+    mode: Mode | None = None,
+    fallback: Fallback | None = None,
+    limits: Limits | None = None,
+    apart: bool = False,
+    log: str | Path | None = None,
 ) -> PolicyRunner:
     """Open a bundle, check all of it, and return its policy ready to run.
 
@@ -30,20 +49,41 @@ def load_policy(
         seed: seed of the noise.
         deterministic: zero noise if True, sampled if False; None takes the
             setting with which the policy is judged (``evaluate_deterministic`` in its contract).
+        mode: which entries of which chunks are played; None: ``act_steps`` of each, as in training.
+        fallback: what is played without an observation, a plan or a finite action; None: such a
+            tick raises.
+        limits: of the commands and of their rates, besides the limits of the bundle.
+        apart: whether the policy computes in another process, while the plan is played on; for
+            decisions that take longer than a control tick. It needs a fallback. Call ``close`` at
+            the end.
+        log: a new file, to which every reset and tick is written; ``trimtab replay`` plays it again
+            and compares.
 
     Raises:
-        TrimtabError: if a file is missing or was changed, or if onnxruntime does not give the
-            golden actions within 1e-4.
+        TrimtabError: if a file is missing or was changed, if onnxruntime does not give the
+            golden actions within 1e-4, or if one of the settings does not fit the policy.
     """
-    config, files = read_files(folder)
-    contract = Contract.parse(config, f"bundle {folder}")
-    golden = read_golden(files[GOLDEN], contract, str(Path(folder) / GOLDEN))
-    if ONNX not in files:
+    files = read_policy(folder)
+    if apart and fallback is None:
         raise TrimtabError(
-            f"bundle {folder}: has no {ONNX}; make a complete bundle of its run by trimtab export"
+            "load_policy: apart=True needs a fallback, which is played until the first answer comes"
         )
-    runner = PolicyRunner(
-        contract, files[ONNX], f"bundle {folder}", seed=seed, deterministic=deterministic
-    )
-    runner.check(golden)
+    worker = Worker(folder, files.contract) if apart else None
+    ticks = None
+    try:
+        if log is not None:
+            settings = logged_settings(folder, files, deterministic, mode, fallback, limits)
+            ticks = TickLog(log, files.contract, settings)
+        runner = PolicyRunner(
+            files.contract, files.model, f"bundle {folder}", seed=seed, deterministic=deterministic,
+            mode=mode, fallback=fallback, limits=limits, inference=worker, log=ticks,
+        )  # fmt: skip
+        runner.check(files.golden)
+    except BaseException:
+        if worker is not None:
+            worker.close()
+        if ticks is not None:
+            ticks.close()
+            Path(log).unlink()  # type: ignore[arg-type]
+        raise
     return runner

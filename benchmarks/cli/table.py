@@ -93,6 +93,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab evaluate policy=<a run of cfgrl> inputs='{guidance: 3}'",
             "trimtab evaluate policy=<bundle> video=push.mp4 video_episodes=5",
             "trimtab evaluate policy=<a run> episodes=1000 out=judged",
+            "trimtab evaluate policy=<bundle> delay_ms=120 jitter=0.3 drop=0.05 mode=ensemble",
             "trimtab evaluate offline=true run=<a run> dataset=hopper_medium",
             "trimtab evaluate offline=true run=<a folder of runs> dataset=<data> out=ranks",
         ),
@@ -139,6 +140,31 @@ COMMANDS: dict[str, Command] = {
             ),
             "video_episodes": Setting(
                 FILMED, "how many of the first episodes the video shows", of=_PLAYED
+            ),
+            "mode": Setting(
+                "",
+                "how chunks are played in simulated time, with delay_ms, jitter or drop; default: "
+                "receding",
+                ("receding", "ensemble", "blended"),
+                of=_PLAYED,
+            ),
+            "interval": Setting(
+                0,
+                "simulated time: ticks from one chunk to the next; default: act_steps of the "
+                "training, 1 of an ensemble",
+                of=_PLAYED,
+            ),
+            "delay_ms": Setting(
+                0,
+                "milliseconds of simulated time from an observation to the answer, while the robot "
+                "plays on; default: the simulator waits",
+                of=_PLAYED,
+            ),
+            "jitter": Setting(
+                0.0, "standard deviation of the delay's logarithm; default: none", of=_PLAYED
+            ),
+            "drop": Setting(
+                0.0, "share of ticks without an observation; default: none", of=_PLAYED
             ),
             "offline": Setting(
                 "false",
@@ -449,6 +475,16 @@ COMMANDS: dict[str, Command] = {
         {
             "out": Setting("runs", "folder that runs will be written to"),
             "bundle": Setting("", "bundle to prove and to time on this machine, as on a robot"),
+            "format": FORMAT,
+        },
+    ),
+    "replay": Command(
+        "trimtab.benchmarks.cli.commands.replay_log:replay_log",
+        "play a robot's log again through its bundle, and compare every action",
+        ("trimtab replay log=run.log", "trimtab replay log=run.log bundle=my-bundle format=json"),
+        {
+            "log": Setting(..., "log of load_policy(…, log=…)"),
+            "bundle": Setting("", "folder of its bundle; default: where it was when the robot ran"),
             "format": FORMAT,
         },
     ),

@@ -23,6 +23,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.agent import Agent, ArrayObs, Decide, PolicyInputs
 from trimtab.policies.base import Policy
+from trimtab.policies.robot.delayed import Timing
 
 FloatArray = NDArray[np.float32]
 
@@ -161,6 +162,7 @@ class Evaluator:
         check: Callable[[], None] = lambda: None,
         watch: Callable[[int, FloatArray], None] | None = None,
         inputs: Mapping[str, Any] | None = None,
+        timing: Timing | None = None,
     ) -> Scores:
         """Run all episodes and return their scores.
 
@@ -171,17 +173,23 @@ class Evaluator:
             check: called before every decision; what it raises ends the evaluation.
             watch: called with an episode's number and each chunk [act_steps, A] that it plays.
             inputs: values of the policy's inputs that differ from their defaults.
+            timing: how late the policy answers, and how its chunks are played until then; None: the
+                simulator waits for it. It needs an evaluator with ``act_steps`` = 1.
 
         Raises:
             TrimtabError: if an input is unknown or does not fit.
         """
         n, act_steps = self.envs.num_envs, self.envs.act_steps
+        if timing is not None:
+            assert act_steps == 1, "simulated time goes by ticks"
+            act_steps = timing.act_steps
         returns, costs, lengths = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
         success = np.zeros(n, dtype=bool)
         done_rounds = np.zeros(n, dtype=np.int64)
-        agent = Agent(
+        waiting = Agent(
             act, n, policy_inputs, act_steps=act_steps, deterministic=deterministic, inputs=inputs
         )
+        agent = waiting if timing is None else timing.over(waiting)
         agent.reset(seeds=[self._seed_of(i, 0) for i in range(n)])
         started = [time.perf_counter()] * n
         scores: dict[int, EpisodeScore] = {}

@@ -27,10 +27,12 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 from trimtab.policies.agent import Decide, PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle
+from trimtab.policies.robot.delayed import Latency, Timing
+from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
 from trimtab.policies.runtime import load_policy
 from trimtab.policies.serving.protocol import is_server
 
-__all__ = ["BACKENDS", "BundleJudge", "task_of"]
+__all__ = ["BACKENDS", "TIMED_MODES", "BundleJudge", "task_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +105,7 @@ class BundleJudge:
         backend: str = "torch",
         deterministic: bool,
         watch: Callable[[int, FloatArray], None] | None = None,
+        timing: Timing | None = None,
     ) -> Scores:
         """Play all episodes and return their scores.
 
@@ -112,6 +115,7 @@ class BundleJudge:
             backend: what runs the policy, ``torch`` or ``onnx``.
             deterministic: zero noise instead of sampled noise.
             watch: called with an episode's number and each chunk [act_steps, A] that it plays.
+            timing: as :meth:`timing` returns it; None: the simulator waits for the policy.
 
         Raises:
             TrimtabError: if there is no such backend, or ``episodes`` is less than 1.
@@ -123,7 +127,7 @@ class BundleJudge:
             self.task,
             episodes=episodes,
             seed=seed,
-            act_steps=self.act_steps,
+            act_steps=self.act_steps if timing is None else 1,
             options=self.options,
             observations=self.observations,
         )
@@ -134,24 +138,62 @@ class BundleJudge:
                 deterministic=deterministic,
                 watch=watch,
                 inputs=self.inputs,
+                timing=timing,
             )
         finally:
             evaluator.close()
 
-    def rows(self, scores: Scores, *, deterministic: bool) -> list[EpisodeRow]:
+    def timing(
+        self, mode: str, interval: int, delay_ms: float, jitter: float, drop: float
+    ) -> Timing:
+        """Return how the policy is played in simulated time.
+
+        Args:
+            mode: one of :data:`TIMED_MODES`.
+            interval: ticks from one chunk to the next that is asked for; 0: the mode's usual one.
+            delay_ms: milliseconds from an observation to the answer.
+            jitter: standard deviation of the delay's logarithm.
+            drop: share of ticks without an observation.
+
+        Raises:
+            TrimtabError: if a value does not fit, or the task has no clock.
+        """
+        rate = self.spec.control_rate
+        if rate is None:
+            raise TrimtabError(f"{self.task}: has no control rate, so that a delay has no meaning")
+        make, usual = TIMED_MODES[mode]
+        ticks = interval or usual or self.act_steps
+        latency = Latency(delay_ms / 1e3, jitter, drop)
+        horizon = self.bundle.policy.spec.horizon
+        return Timing(lambda: make(ticks), latency, horizon, self.act_steps, 1.0 / rate)
+
+    def rows(
+        self,
+        scores: Scores,
+        *,
+        deterministic: bool,
+        timed: Mapping[str, Any] | None = None,
+    ) -> list[EpisodeRow]:
         """Return a row for each episode.
 
-        A policy with other inputs than its defaults is one of its own in a table: they stand behind
-        its name, and its rows are of no run.
+        A policy with other inputs than its defaults, or in simulated time, is one of its own in a
+        table: what differs stands behind its name, and its rows are of no run.
+
+        Args:
+            scores: of the episodes.
+            deterministic: whether the noise was zero.
+            timed: the arguments of :meth:`timing`, where the policy was played so.
         """
+        differs = {**self.inputs, **(timed or {})}
         trained = training(self.bundle)
         known = trained.get("config_hash")
         config = str(known or self.bundle.hash[:10])
         name = trained.get("policy") or self.bundle.policy.label
-        if self.inputs:
+        if differs:
             known = None
-            config = sha256_json({"config": config, "inputs": self.inputs})[:10]
-            name = ", ".join([name, *(f"{key}={_short(x)}" for key, x in self.inputs.items())])
+            told = {"inputs": self.inputs} | ({"timed": dict(timed)} if timed else {})
+            config = sha256_json({"config": config, **told})[:10]
+            name = ", ".join([name, *(f"{key}={_short(x)}" for key, x in differs.items())])
         return [
             EpisodeRow(
                 suite=None,
@@ -179,7 +221,7 @@ class BundleJudge:
                 success_rule=SUCCESS_RULE if self.spec.success_key is not None else None,
                 horizon=self.spec.horizon,
                 control_hz=self.spec.control_rate,
-                delay_ms=0.0,
+                delay_ms=float(timed["delay_ms"]) if timed else 0.0,
                 device="cpu",
             )
             for score in scores.episodes
@@ -221,3 +263,10 @@ def _on_onnx(bundle: Bundle) -> Decide:
 
 BACKENDS: Mapping[str, Callable[[Bundle], Decide]] = {"torch": _on_torch, "onnx": _on_onnx}
 """What can run a bundle's policy."""
+
+TIMED_MODES: Mapping[str, tuple[type[Mode], int]] = {
+    "receding": (RecedingHorizon, 0),
+    "ensemble": (TemporalEnsemble, 1),
+    "blended": (Blended, 0),
+}
+"""Modes in simulated time, and their usual interval in ticks; 0: the act_steps of the training."""

@@ -14,11 +14,10 @@ from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.bundle.onnx_export import export_onnx
-from trimtab.policies.bundle.runner import PolicyRunner
 from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.registry import build_policy, policy_kinds
 
-__all__ = ["adjustable", "adjusted", "adjusted_policy", "adjusted_runner"]
+__all__ = ["adjustable", "adjusted", "adjusted_graph", "adjusted_policy"]
 
 
 def adjustable(policy: Policy) -> dict[str, Any]:
@@ -149,25 +148,22 @@ def adjusted_policy(bundle: Bundle, settings: Mapping[str, Any]) -> tuple[Policy
 
 
 @torch_defaults()
-def adjusted_runner(
-    bundle: Bundle,
-    settings: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    deterministic: bool | None = None,
-) -> PolicyRunner:
-    """Return a bundle's policy with other settings, as a robot runs it.
+def adjusted_graph(
+    bundle: Bundle, settings: Mapping[str, Any]
+) -> tuple[Contract, bytes, dict[str, Any]]:
+    """Return a bundle's policy with other settings as a graph, which is made in memory.
 
-    Its graph is made in memory, which takes seconds, and checked against torch.
+    It takes seconds.
 
     Args:
         bundle: opened, with its weights.
         settings: as for :func:`adjusted_policy`.
-        seed: seed of the noise.
-        deterministic: as for :func:`trimtab.policies.runtime.load_policy`.
+
+    Returns:
+        The contract, the bytes of the graph, and golden rows of torch that it has to replay.
 
     Raises:
-        TrimtabError: as :func:`adjusted_policy`, or if the graph gives other actions.
+        TrimtabError: as :func:`adjusted_policy`.
     """
     policy, _ = adjusted_policy(bundle, settings)
     config = {**bundle.config, "inputs": {**bundle.config["inputs"]}}
@@ -177,10 +173,5 @@ def adjusted_runner(
         for name, part in policy.spec.parts.items()
         if part.given is not None
     }
-    where = f"bundle {bundle.folder}"
-    graph = export_onnx(policy, {})
-    runner = PolicyRunner(
-        Contract.parse(config, where), graph, where, seed=seed, deterministic=deterministic
-    )
-    runner.check({name: np.asarray(rows) for name, rows in golden_rows(policy).items()})
-    return runner
+    golden = {name: np.asarray(rows) for name, rows in golden_rows(policy).items()}
+    return Contract.parse(config, f"bundle {bundle.folder}"), export_onnx(policy, {}), golden

@@ -49,7 +49,7 @@ from trimtab.policies.bundle.golden import golden_rows, replay_tolerance
 from trimtab.policies.bundle.inputs import CheckedInputs
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.bundle.onnx_export import export_onnx
-from trimtab.policies.bundle.runner import PolicyRunner
+from trimtab.policies.bundle.onnx_policy import OnnxPolicy
 from trimtab.policies.bundle.withheld import black_box
 from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.registry import build_policy
@@ -170,8 +170,8 @@ def check_bundle(folder: str | Path) -> dict[str, float]:
     opened = _open(folder)
     errors = {"torch": opened.error}
     if ONNX in opened.files:
-        runner = PolicyRunner(opened.contract, opened.files[ONNX], f"bundle {folder}")
-        errors["onnx"] = runner.check(opened.golden)
+        graph = OnnxPolicy(opened.contract, opened.files[ONNX], f"bundle {folder}")
+        errors["onnx"] = graph.check(opened.golden)
     return errors
 
 

@@ -12,7 +12,11 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, called, count
 from trimtab.policies.bundle.files import Contract
 
-__all__ = ["check_shape", "checked_array", "checked_parts", "checked_rows"]
+__all__ = ["NotFinite", "check_shape", "checked_array", "checked_parts", "checked_rows"]
+
+
+class NotFinite(TrimtabError):
+    """A value of a fitting shape that is NaN, infinite or masked: a sensor or a policy failed."""
 
 
 def checked_rows(
@@ -78,6 +82,7 @@ def checked_array(
         dtype: ``float32``, or ``uint8``, to which nothing else is converted.
 
     Raises:
+        NotFinite: if a value is NaN, infinite or masked.
         TrimtabError: if it is something else.
     """
     try:
@@ -91,7 +96,7 @@ def checked_array(
     masked = np.ma.getmaskarray(given)  # type: ignore[no-untyped-call]
     if masked.any():  # what stands beneath a mask is no measurement
         index = tuple(int(i) for i in np.argwhere(masked)[0])
-        raise TrimtabError(f"{what}: value at index {index} is masked; check that sensor first")
+        raise NotFinite(f"{what}: value at index {index} is masked; check that sensor first")
     check_shape(array.shape, shape, what)
     if dtype == "uint8":
         if array.dtype != np.uint8:
@@ -101,7 +106,7 @@ def checked_array(
         array = array.astype(np.float32)
     if not np.isfinite(array).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise TrimtabError(
+        raise NotFinite(
             f"{what}: value at index {index} is NaN or infinite; check that sensor first"
         )
     return array

@@ -131,6 +131,17 @@ class Contract:
         return PolicyInputs(self.noise_shape, self.parts, self.history)
 
     @property
+    def observed(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and type of one observation of a tick, by the names of its parts."""
+        if not self.parts:
+            return {FLAT: ((self.obs_dim // self.history,), "float32")}
+        return {
+            name: (part.shape, part.dtype)
+            for name, part in self.parts.items()
+            if part.given is None
+        }
+
+    @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of one row of each input of the policy, by its name in the graph."""
         if not self.parts:

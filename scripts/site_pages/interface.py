@@ -19,6 +19,11 @@ MODULES = {
     "trimtab.policies.opening": "Open a run or a bundle. `trimtab.load_policy` is the "
     "same function.",
     "trimtab.policies.runtime": "All that a robot imports: numpy and onnxruntime are enough.",
+    "trimtab.policies.robot.runner": "A policy on a robot, a tick at a time.",
+    "trimtab.policies.robot.modes": "How chunks become actions.",
+    "trimtab.policies.robot.fallback": "What is played when nothing else can be.",
+    "trimtab.policies.robot.limits": "Limits of how fast commands change.",
+    "trimtab.policies.robot.loop": "A control loop with absolute deadlines.",
     "trimtab.envs.vector": "Environments side by side. `trimtab.make_vec` is the same function.",
     "trimtab.envs.registry": "Tasks by their ids, and single environments.",
     "trimtab.envs.core.spec": "What a task and a family of tasks say of themselves.",

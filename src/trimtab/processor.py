@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["processor_kind"]
+__all__ = ["array_kind", "processor_kind"]
 
 _LIMITS = (
     "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
@@ -49,15 +49,27 @@ def processor_kind() -> str:
 
     The text is found once a process: libraries read those variables when they are loaded.
     """
-    parts = [f"{platform.machine() or 'unknown'} {_vendor()}".strip(), f"numpy {_numpy()}"]
+    return ", ".join([*_arrays(), f"torch {_torch()}", *_surroundings()])
+
+
+@functools.cache
+def array_kind() -> str:
+    """Return :func:`processor_kind` without torch, for a robot, which has none."""
+    return ", ".join([*_arrays(), *_surroundings()])
+
+
+def _arrays() -> list[str]:
     kernels = _openblas()
-    if kernels:
-        parts.append(f"OpenBLAS {kernels}")
-    parts.append(f"torch {_torch()}")
+    return [
+        f"{platform.machine() or 'unknown'} {_vendor()}".strip(),
+        f"numpy {_numpy()}",
+        *([f"OpenBLAS {kernels}"] if kernels else []),
+    ]
+
+
+def _surroundings() -> list[str]:
     library = " ".join(platform.libc_ver()).strip()
-    if library:
-        parts.append(library)
-    return ", ".join([*parts, *_limits(os.environ)])
+    return [*([library] if library else []), *_limits(os.environ)]
 
 
 def _vendor() -> str:

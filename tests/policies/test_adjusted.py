@@ -15,8 +15,8 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import (
     adjustable,
     adjusted,
+    adjusted_graph,
     adjusted_policy,
-    adjusted_runner,
 )
 from trimtab.policies.bundle.bundle import load_bundle, save_bundle
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
@@ -28,6 +28,7 @@ from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
+from trimtab.policies.runtime import PolicyRunner
 from trimtab.types import PolicySpec
 
 SPEC = PolicySpec(4, 3, 2, (-1.0, -1.0), (1.0, 2.0))
@@ -125,7 +126,9 @@ def test_methods_that_need_each_step_refuse_a_table() -> None:
 def test_a_runner_acts_by_changed_settings(tmp_path: Path) -> None:
     save_bundle(FlowPolicy(SPEC, **SMALL), tmp_path / "own", contract=CONTRACT, onnx=False)
     bundle = load_bundle(tmp_path / "own")
-    runner = adjusted_runner(bundle, {"sampling_steps": 2}, seed=3)
+    contract, graph, golden = adjusted_graph(bundle, {"sampling_steps": 2})
+    runner = PolicyRunner(contract, graph, "here", seed=3)
+    runner.check(golden)
     obs, noise = np.zeros((1, 4), np.float32), np.ones((1, 3, 2), np.float32)
     with torch.no_grad():
         two = adjusted(bundle.policy, {"sampling_steps": 2})(

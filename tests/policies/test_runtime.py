@@ -111,7 +111,7 @@ def test_seeds(bundle_of: BundleOf) -> None:
         (np.zeros((1, 6)), "(1, 6)"),
         (np.zeros(0), "(0,)"),
         (0.0, "()"),
-        (None, "object"),
+        (None, "fallback"),
         (["a"] * 6, "numbers"),
         (np.zeros(6, dtype=bool), "bool"),
         (np.zeros(6, dtype=complex), "complex"),

@@ -66,6 +66,7 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
     if film_at is not None:
         films.prepare(film_at, task)  # before a simulator is imported
     judge = BundleJudge(bundle, task, options, policy_inputs("evaluate", asked["inputs"]))
+    timed = _timed(asked)
     zero_noise = bundle.config["evaluate_deterministic"]
     if asked["deterministic"]:
         zero_noise = asked["deterministic"] == "true"
@@ -74,6 +75,7 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
         "seed": seed,
         "backend": backend,
         "deterministic": zero_noise,
+        "timing": judge.timing(**timed) if timed else None,
     }
     with contextlib.ExitStack() as opened:
         film = None
@@ -84,10 +86,10 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
         facts = {
             "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
             "fingerprint": judge.spec.fingerprint, "deterministic": zero_noise,
-        } | ({"inputs": judge.inputs} if judge.inputs else {})  # fmt: skip
+        } | ({"inputs": judge.inputs} if judge.inputs else {}) | timed  # fmt: skip
         if out:
             with atomic_directory(out) as beside:
-                rows = judge.rows(scores, deterministic=zero_noise)
+                rows = judge.rows(scores, deterministic=zero_noise, timed=timed)
                 write_episodes(beside / FILE_NAME, rows)
         _print_scores(facts, scores, asked["format"])
         if out:
@@ -97,6 +99,12 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
                 film.write(film_at, scores, tell)
             print_line(f"video: {film_at}", error=True)
     return 0
+
+
+def _timed(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for of simulated time; empty if nothing was."""
+    found = {name: asked[name] for name in ("mode", "interval", "delay_ms", "jitter", "drop")}
+    return {**found, "mode": found["mode"] or "receding"} if any(found.values()) else {}
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:

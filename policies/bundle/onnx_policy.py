@@ -1,0 +1,181 @@
+"""A bundle's policy, run by onnxruntime; numpy and no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+from numpy.typing import ArrayLike, NDArray
+
+from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT, count
+from trimtab.policies.agent import ArrayObs
+from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_rows
+from trimtab.policies.bundle.files import (
+    GOLDEN,
+    ONNX,
+    Array,
+    Contract,
+    inputs_of,
+    read_files,
+    read_golden,
+    replay_error,
+)
+
+__all__ = ["OnnxPolicy", "PolicyFiles", "read_policy"]
+
+
+class PolicyFiles(NamedTuple):
+    """What a robot reads of a bundle.
+
+    Attributes:
+        contract: shapes, limits, rate and defaults.
+        model: the bytes of the graph.
+        golden: rows that the graph has to replay.
+        sha256: the hash of the bundle: of its config, which has those of its files.
+    """
+
+    contract: Contract
+    model: bytes
+    golden: dict[str, NDArray[Any]]
+    sha256: str
+
+
+def read_policy(folder: str | Path) -> PolicyFiles:
+    """Return what a robot reads of a bundle, checked.
+
+    Raises:
+        TrimtabError: if a file is missing or was changed, or the bundle has no graph.
+    """
+    config, files = read_files(folder)
+    contract = Contract.parse(config, f"bundle {folder}")
+    golden = read_golden(files[GOLDEN], contract, str(Path(folder) / GOLDEN))
+    if ONNX not in files:
+        raise TrimtabError(
+            f"bundle {folder}: has no {ONNX}; make a complete bundle of its run by trimtab export"
+        )
+    return PolicyFiles(contract, files[ONNX], golden, str(config["sha256"]))
+
+
+class OnnxPolicy:
+    """A bundle's policy: ``(observation, noise) -> action chunk``, run by onnxruntime.
+
+    Attributes:
+        contract: shapes, limits, rate and defaults.
+        obs_dim: how many numbers the policy reads: the length O of a flat observation.
+        action_dim: length A of an action, raw units.
+        horizon: length H of a predicted chunk.
+        act_steps: actions played from each chunk in training.
+        control_rate: control ticks a second in Hz, or None where the task has no clock.
+        action_low: lower limits ``[A]``, raw units, float32.
+        action_high: upper limits ``[A]``, raw units, float32.
+
+    Args:
+        contract: of the bundle.
+        model: the bytes of its graph.
+        where: what errors call it.
+
+    Raises:
+        TrimtabError: if onnxruntime cannot open the graph, or the graph does not fit the contract.
+    """
+
+    def __init__(self, contract: Contract, model: bytes, where: str) -> None:
+        self.contract = contract
+        self.obs_dim = contract.obs_dim
+        self.action_dim = contract.action_dim
+        self.horizon = contract.horizon
+        self.act_steps = contract.act_steps
+        self.control_rate = contract.control_rate
+        self.action_low: Array = np.array(contract.action_low, dtype=np.float32)
+        self.action_high: Array = np.array(contract.action_high, dtype=np.float32)
+        self._where = where
+        self._session = _session(model, contract, where)
+
+    def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], noise: ArrayLike) -> Array:
+        """Return the action chunks ``[B, H, A]`` of ``obs [B, O]`` and ``noise [B, *noise_shape]``.
+
+        Observations have their history, ``[B, K, ...]``, and all inputs, where there are any.
+
+        Raises:
+            TrimtabError: if an observation has another shape, is not numeric or not finite, has a
+                masked value or lacks a part, likewise the noise, or if the policy gives an action
+                that is not finite.
+        """
+        checked = checked_rows(obs, self.contract)
+        drawn = checked_array(noise, (count(checked), *self.contract.noise_shape), "noise")
+        return self.limited(self.infer(checked if self.contract.parts else checked[FLAT], drawn))
+
+    def check(self, golden: Mapping[str, NDArray[Any]]) -> float:
+        """Replay golden rows, all at once and one alone; return the largest difference.
+
+        Raises:
+            TrimtabError: if it is above 1e-4.
+        """
+        # A graph that was traced for one batch size would pass the first and fail the second.
+        errors = []
+        for rows in (slice(None), slice(0, 1)):
+            part = {name: values[rows] for name, values in golden.items()}
+            action = self.limited(self.infer(*inputs_of(part, self.contract)))
+            errors.append(
+                replay_error(
+                    action, golden["action"][rows], self._where, "onnxruntime",
+                    self.contract.tolerance,
+                )
+            )  # fmt: skip
+        return max(errors)
+
+    def infer(self, obs: ArrayObs, noise: Array) -> Array:
+        """Return what the graph gives ``[B, H, A]``, for inputs that were checked.
+
+        Raises:
+            TrimtabError: if onnxruntime fails.
+        """
+        parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
+        try:
+            (action,) = self._session.run(["action"], {**parts, "noise": noise})
+        except Exception as error:  # onnxruntime's errors share no public base class
+            raise TrimtabError(f"{self._where}: onnxruntime failed: {error}") from error
+        found: Array = action
+        return found
+
+    def limited(self, action: Array) -> Array:
+        """Return actions inside the limits of the contract.
+
+        Raises:
+            NotFinite: if one is NaN or infinite.
+        """
+        if not np.isfinite(action).all():
+            raise NotFinite(
+                f"{self._where}: the policy gave an action that is not finite; stop the robot and "
+                "look at the observations"
+            )
+        clipped: Array = np.clip(action, self.action_low, self.action_high)
+        return clipped
+
+
+def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.InferenceSession:
+    """Return an onnxruntime session of one thread whose inputs and output fit the contract."""
+    onnxruntime.disable_telemetry_events()  # a robot reports to nobody
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors only
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no public base class
+        raise TrimtabError(
+            f"{where}: onnxruntime cannot open {ONNX} ({error}); export the bundle again"
+        ) from error
+    found = {port.name: list(port.shape[1:]) for port in session.get_inputs()}
+    found |= {port.name: list(port.shape[1:]) for port in session.get_outputs()}
+    expected = {name: list(shape) for name, shape in contract.input_shapes.items()}
+    expected["action"] = [contract.horizon, contract.action_dim]
+    if found != expected:
+        raise TrimtabError(
+            f"{where}: {ONNX} has inputs and outputs {found}, the contract says {expected}; "
+            "export the bundle again"
+        )
+    return session

@@ -1,0 +1,131 @@
+"""What a robot plays when nothing else is to be played: no observation, no plan, no finite action.
+
+A fallback is a command and not a safety function. The receiver of the commands must time out by
+itself, because a program that hangs sends no fallback.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.errors import TrimtabError
+from trimtab.policies.robot.plan import Array
+
+__all__ = ["FALLBACKS", "Damp", "Fallback", "Hold", "PlayOut", "SafeAction"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallback(ABC):
+    """What is played without an observation, a plan or a finite action.
+
+    Attributes:
+        patience: ticks in a row without an observation on which the plan is still played.
+    """
+
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.patience, int) and not isinstance(self.patience, bool)
+        if not whole or self.patience < 0:
+            raise TrimtabError(
+                f"fallback: patience={self.patience}: give a whole number of ticks, at least 0"
+            )
+
+    @abstractmethod
+    def action(self, last: Array | None, planned: Array | None) -> Array | None:
+        """Return the action ``[A]`` of a tick, or None if there is nothing to go by.
+
+        Args:
+            last: the action of the tick before ``[A]``; None at the start of an episode.
+            planned: what the plan has for the tick ``[A]``; None if it has nothing.
+        """
+
+    def check(self, low: Array, high: Array) -> None:
+        """Check that the fallback fits a robot with action limits ``low`` and ``high`` ``[A]``.
+
+        Raises:
+            TrimtabError: if not.
+        """
+        del low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold(Fallback):
+    """Repeat the last action: right for positions, dangerous for velocities and torques."""
+
+    def action(self, last: Array | None, planned: Array | None) -> Array | None:
+        """Return the last action."""
+        del planned
+        return last
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayOut(Fallback):
+    """Play the plan to its end, and then repeat the last action."""
+
+    def action(self, last: Array | None, planned: Array | None) -> Array | None:
+        """Return the planned action, or else the last one."""
+        return last if planned is None else planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafeAction(Fallback):
+    """Play a stated action at once, such as zero velocities.
+
+    Attributes:
+        safe: the action ``[A]``, raw units.
+    """
+
+    safe: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "safe", tuple(float(x) for x in self.safe))
+
+    def action(self, last: Array | None, planned: Array | None) -> Array | None:
+        """Return the safe action."""
+        del last, planned
+        return np.array(self.safe, np.float32)
+
+    def check(self, low: Array, high: Array) -> None:
+        """Check that the safe action has the robot's length and is within its limits."""
+        safe = np.array(self.safe, np.float32)
+        inside = len(safe) == len(low) and bool(np.all((low <= safe) & (safe <= high)))
+        if not inside:  # a NaN is not inside either
+            raise TrimtabError(
+                f"fallback: safe={list(self.safe)}: give {len(low)} numbers within the limits of "
+                f"the actions, {low.tolist()} to {high.tolist()}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damp(SafeAction):
+    """Let the last action fade to the safe one: action = safe + keep (last - safe).
+
+    Attributes:
+        keep: share of the difference that is left after a tick, at least 0 and below 1.
+    """
+
+    keep: float = 0.8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.keep < 1.0:
+            raise TrimtabError(f"fallback: keep={self.keep}: give a number from 0 to below 1")
+
+    def action(self, last: Array | None, planned: Array | None) -> Array | None:
+        """Return the last action, a step nearer to the safe one."""
+        safe = super().action(last, planned)
+        if last is None or safe is None:
+            return safe
+        nearer: Array = safe + np.float32(self.keep) * (last - safe)
+        return nearer
+
+
+FALLBACKS: dict[str, type[Fallback]] = {
+    one.__name__: one for one in (Hold, PlayOut, SafeAction, Damp)
+}
+"""The fallbacks by the names that a log has for them."""

@@ -1,0 +1,156 @@
+"""Where the policy computes: in the control loop, or in another process.
+
+An inference that takes longer than a control tick must not run in the loop's process, not even in a
+thread: the interpreter's lock would delay the loop. One request is in flight at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import select
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.child import Child, ChildDied, end_children
+from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT
+from trimtab.policies.agent import ArrayObs
+from trimtab.policies.bundle.files import Contract
+from trimtab.policies.bundle.onnx_policy import OnnxPolicy, read_policy
+from trimtab.policies.robot.plan import Array
+
+__all__ = ["InLine", "Inference", "Worker"]
+
+
+class Inference(ABC):
+    """Computes chunks ``[1, H, A]`` from what a policy reads."""
+
+    @abstractmethod
+    def begin(self, read: ArrayObs, noise: Array) -> None:
+        """Begin a request, when none is in flight.
+
+        Args:
+            read: what the policy reads, of one row.
+            noise: ``[1, *noise_shape]``.
+
+        Raises:
+            TrimtabError: if it fails.
+        """
+
+    @abstractmethod
+    def poll(self) -> Array | None:
+        """Return the answer ``[1, H, A]`` once it is there, or None; do not wait.
+
+        Raises:
+            TrimtabError: if the request failed.
+        """
+
+    def close(self) -> None:
+        """Free what the inference holds."""
+        return
+
+
+class InLine(Inference):
+    """Computes at once, in the caller's thread.
+
+    Args:
+        infer: ``(observation, noise) -> chunk``.
+    """
+
+    def __init__(self, infer: Callable[[ArrayObs, Array], Array]) -> None:
+        self._infer = infer
+        self._answer: Array | None = None
+
+    def begin(self, read: ArrayObs, noise: Array) -> None:
+        """Compute the answer."""
+        self._answer = self._infer(read, noise)
+
+    def poll(self) -> Array | None:
+        """Return the answer, once."""
+        answer, self._answer = self._answer, None
+        return answer
+
+
+class Worker(Inference):
+    """Computes in another process, which has opened the bundle before this returns.
+
+    A process that dies or hangs raises no alarm by itself: the plan runs out, and the fallback is
+    played. POSIX systems only.
+
+    Args:
+        folder: the bundle.
+        contract: of the bundle.
+
+    Raises:
+        TrimtabError: if the process cannot open the bundle.
+    """
+
+    def __init__(self, folder: str | Path, contract: Contract) -> None:
+        self._folder, self._contract = str(Path(folder).absolute()), contract
+        self._where = f"bundle {folder}"
+        self.child = Child()
+        try:
+            self.child.call(_warm, self._folder)
+        except ChildDied as error:
+            raise TrimtabError(f"{self._where}: the process for it ended: {error}") from error
+
+    def begin(self, read: ArrayObs, noise: Array) -> None:
+        """Send the request."""
+        parts = {**(read if isinstance(read, Mapping) else {FLAT: read}), "noise": noise}
+        try:
+            self.child.begin(
+                _answer, self._folder, {name: _text(part) for name, part in parts.items()}
+            )
+        except ChildDied as error:
+            raise TrimtabError(f"{self._where}: the process for it ended: {error}") from error
+
+    def poll(self) -> Array | None:
+        """Return the answer if all of it, or the end of the process, is there."""
+        assert self.child.process.stdout is not None
+        if not select.select([self.child.process.stdout], [], [], 0)[0]:
+            return None
+        try:
+            answer = self.child.answer()
+        except ChildDied as error:
+            raise TrimtabError(f"{self._where}: the process for it ended: {error}") from error
+        shape = (1, self._contract.horizon, self._contract.action_dim)
+        return np.frombuffer(base64.b64decode(answer), np.float32).reshape(shape)
+
+    def close(self) -> None:
+        """End the process."""
+        end_children([self.child], seconds=1.0)
+
+
+def _text(array: Array) -> str:
+    """Return the bytes of an array as text: pictures as lists of numbers would take far longer."""
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+
+
+# What follows is carried out in the other process.
+
+
+@functools.cache
+def _opened(folder: str) -> OnnxPolicy:
+    files = read_policy(folder)
+    policy = OnnxPolicy(files.contract, files.model, f"bundle {folder}")
+    policy.check(files.golden)  # also the warm-up of onnxruntime
+    return policy
+
+
+def _warm(folder: str) -> None:
+    _opened(folder)
+
+
+def _answer(folder: str, given: Mapping[str, str]) -> str:
+    policy = _opened(folder)
+    shapes, types = policy.contract.input_shapes, policy.contract.input_types
+    parts = {
+        name: np.frombuffer(base64.b64decode(text), types[name]).reshape(1, *shapes[name])
+        for name, text in given.items()
+    }
+    noise = parts.pop("noise")
+    return _text(policy.infer(parts, noise))

@@ -1,0 +1,204 @@
+"""How the chunks of a policy become actions: which entries a tick plays, when a chunk is asked for.
+
+A chunk has H entries and belongs to the tick of its observation, or to a later one if the robot
+stood still until the answer came. The interval s is the number of ticks between two chunks that are
+asked for. The answer may be d ticks late; d + s must not exceed H, or the plan ends too early.
+
+Two modes of the literature need more than the map ``(obs, noise) -> chunk`` of a bundle's graph and
+are not here. Real-time chunking (Black et al. 2025, arXiv:2506.07339) corrects the velocity inside
+the sampler, so that the graph needs two more inputs: the previous chunk ``[H, A]`` and the weights
+``[H]``. Real-time iteration (RTI-DP, arXiv:2508.05396) starts the sampler late, from the previous
+chunk, so that the graph needs that chunk as an input and a later first step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trimtab.errors import TrimtabError
+from trimtab.policies.agent import PolicyInputs
+from trimtab.policies.robot.plan import Array, Chunk
+
+__all__ = ["MODES", "Blended", "Mode", "RecedingHorizon", "TemporalEnsemble", "check_mode"]
+
+
+@dataclass
+class Mode(ABC):
+    """Chooses the action of every tick from the chunks that were received.
+
+    An object belongs to one robot: it holds the plan.
+
+    Attributes:
+        interval: ticks from one chunk to the next that is asked for, at least 1.
+    """
+
+    interval: int = 1
+    _newest: Chunk | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.interval, bool) or not isinstance(self.interval, int):
+            raise TrimtabError(f"mode: interval={self.interval}: give a whole number of ticks")
+        if self.interval < 1:
+            raise TrimtabError(f"mode: interval={self.interval}: give at least 1 tick")
+
+    def begin(self) -> None:
+        """Forget all chunks."""
+        self._newest = None
+
+    def due(self, tick: int) -> bool:
+        """Return whether a chunk is to be asked for with the observation of this tick."""
+        return self._newest is None or tick >= self._newest.tick + self.interval
+
+    def add(self, chunk: Chunk, now: int) -> None:
+        """Take a chunk that may be played from tick ``now`` on; its earlier entries are past."""
+        del now
+        self._newest = chunk
+
+    @abstractmethod
+    def at(self, tick: int) -> Array | None:
+        """Return the action ``[A]`` that the plan has for a tick, or None if it has none."""
+
+
+@dataclass
+class RecedingHorizon(Mode):
+    """Play the newest chunk; ask for the next one after ``interval`` ticks.
+
+    With an interval of H it is open loop. If the answer is late, the old chunk is played until the
+    new one comes, and the entries of the new one that are past are left out (naive asynchronous
+    inference).
+    """
+
+    def at(self, tick: int) -> Array | None:
+        """Return the entry of the newest chunk."""
+        return None if self._newest is None else self._newest.at(tick)
+
+
+@dataclass
+class TemporalEnsemble(Mode):
+    """Play the weighted mean of what all chunks say of a tick (ACT, Zhao et al. 2023).
+
+    action = sum_i w_i p_i / sum_i w_i with w_i = exp(-m i), where i = 0 is the oldest chunk that
+    covers the tick. So m > 0 favours old chunks. The weights go by rank and not by age: they differ
+    once a chunk is missing.
+
+    Attributes:
+        m: decay of the weights.
+    """
+
+    m: float = 0.01
+    _chunks: list[Chunk] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not np.isfinite(self.m):
+            raise TrimtabError(f"mode: m={self.m}: give a finite number")
+
+    def begin(self) -> None:
+        """Forget all chunks."""
+        super().begin()
+        self._chunks = []
+
+    def add(self, chunk: Chunk, now: int) -> None:
+        """Keep a chunk as long as it covers a tick to come."""
+        super().add(chunk, now)
+        self._chunks = [*(one for one in self._chunks if one.end > now), chunk]
+
+    def at(self, tick: int) -> Array | None:
+        """Return the weighted mean of all that covers the tick."""
+        covering = [action for one in self._chunks if (action := one.at(tick)) is not None]
+        if not covering:
+            return None
+        weights = np.exp(-self.m * np.arange(len(covering)))  # the list has the oldest first
+        mean: Array = (weights @ np.stack(covering) / weights.sum()).astype(np.float32)
+        return mean
+
+
+@dataclass
+class Blended(Mode):
+    """Pass from the old plan to a new chunk: new share r, old share 1 - r, where both have entries.
+
+    With ``ramp`` = 0, r is ``share`` at every tick that both have (LeRobot's weighted average has
+    0.7). Otherwise r rises from 1/(ramp + 1) at the first tick of the new chunk that is played by
+    1/(ramp + 1) a tick to 1. Entries meet by their tick, so blending equal plans changes nothing.
+
+    Attributes:
+        share: of the new chunk, above 0 and at most 1.
+        ramp: ticks until the new chunk is played alone.
+    """
+
+    share: float = 0.7
+    ramp: int = 0
+    _plan: Chunk | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.share <= 1.0:
+            raise TrimtabError(f"mode: share={self.share}: give a number above 0 and at most 1")
+        if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 0:
+            raise TrimtabError(f"mode: ramp={self.ramp}: give a whole number of ticks, at least 0")
+
+    def begin(self) -> None:
+        """Forget the plan."""
+        super().begin()
+        self._plan = None
+
+    def add(self, chunk: Chunk, now: int) -> None:
+        """Blend a chunk into the plan from tick ``now`` on."""
+        super().add(chunk, now)
+        old, actions = self._plan, chunk.actions.copy()
+        for tick in range(max(now, chunk.tick), chunk.end):
+            before = None if old is None else old.at(tick)
+            if before is not None:
+                new = np.float32(self._share(tick - now))
+                index = tick - chunk.tick
+                # Not new a + (1 - new) b: that rounds where a and b are equal.
+                actions[index] = before + new * (chunk.actions[index] - before)
+        self._plan = Chunk(chunk.tick, actions)
+
+    def at(self, tick: int) -> Array | None:
+        """Return the entry of the blended plan."""
+        return None if self._plan is None else self._plan.at(tick)
+
+    def _share(self, ticks: int) -> float:
+        return self.share if self.ramp == 0 else min(1.0, (ticks + 1) / (self.ramp + 1))
+
+
+MODES: dict[str, type[Mode]] = {
+    one.__name__: one for one in (RecedingHorizon, TemporalEnsemble, Blended)
+}
+"""The modes by the names that a log has for them."""
+
+
+def check_mode(
+    mode: Mode, policy_inputs: PolicyInputs, *, horizon: int, act_steps: int, late: bool
+) -> None:
+    """Check that a mode fits a policy.
+
+    Args:
+        mode: of a robot.
+        policy_inputs: what the policy reads.
+        horizon: length H of a chunk.
+        act_steps: actions of a chunk that were played in training.
+        late: whether answers may come after the tick of their observation.
+
+    Raises:
+        TrimtabError: if not.
+    """
+    if mode.interval > horizon:
+        raise TrimtabError(
+            f"mode: interval={mode.interval}: a chunk has {horizon} actions; give fewer"
+        )
+    remembers = any(part.remembered for part in policy_inputs.parts.values())
+    if (policy_inputs.history > 1 or remembers) and mode.interval != act_steps:
+        raise TrimtabError(
+            f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
+            f"{act_steps} ticks apart in training; give interval={act_steps}"
+        )
+    if remembers and late:
+        raise TrimtabError(
+            "the policy reads what it decided and earned before, which is not known while an "
+            "answer is late; let it decide within the tick"
+        )

@@ -1,0 +1,314 @@
+"""A policy on a robot: one observation in and one action out, every control tick."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT, called, tree_map
+from trimtab.policies.agent import Agent, ArrayObs
+from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_parts
+from trimtab.policies.bundle.files import Contract
+from trimtab.policies.bundle.onnx_policy import OnnxPolicy
+from trimtab.policies.robot.fallback import Fallback
+from trimtab.policies.robot.inference import Inference, InLine, Worker
+from trimtab.policies.robot.limits import Limits
+from trimtab.policies.robot.log import TickLog
+from trimtab.policies.robot.modes import Mode, RecedingHorizon, check_mode
+from trimtab.policies.robot.plan import Array, Chunk
+from trimtab.policies.robot.timeline import Timeline
+
+__all__ = ["PolicyRunner"]
+
+_NO_FALLBACK = "load_policy(…, fallback=Hold()) says what is played then"
+
+
+class PolicyRunner(OnnxPolicy):
+    """Plays a policy one action a control tick.
+
+    By default a chunk of H actions is predicted when ``act_steps`` actions of the last one were
+    played, as at training time. Made by :func:`trimtab.policies.runtime.load_policy`.
+
+    An observation is an array ``[O]``, or a mapping of the parts that ``contract.parts`` names. A
+    policy that reads a history is given one observation a tick all the same: the runner remembers
+    those of its last decisions, and whatever else of an episode its policy reads.
+
+    Attributes:
+        mode: which entries of which chunks are played.
+        fallback: what is played when nothing else can be; None: an error is raised then.
+        counts: events since the last reset, by name. ``missing``: ticks without an observation that
+            can be used; ``refused``: those of them with one that was not finite; ``failed``:
+            requests without a usable answer; ``empty``: ticks for which the plan had no entry;
+            ``fallback``: ticks on which the fallback was played; ``limited``: ticks on which a
+            limit changed the action; ``thrown_away``: answers that were asked for before a reset;
+            ``unlogged``: resets and ticks that the log could not take.
+
+    Args:
+        contract: of the bundle.
+        model: the bytes of its graph.
+        where: what errors call it.
+        seed: seed of the noise.
+        deterministic: whether :meth:`step` uses zero noise; None for what the contract says.
+        mode: None for a receding horizon of ``act_steps``.
+        fallback: None for errors.
+        limits: of the commands, besides those of the contract.
+        inference: where the policy computes; None for here.
+        log: of every reset and tick; None for none.
+
+    Raises:
+        TrimtabError: if the graph does not fit the contract, or one of these does not fit it.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        model: bytes,
+        where: str,
+        *,
+        seed: int = 0,
+        deterministic: bool | None = None,
+        mode: Mode | None = None,
+        fallback: Fallback | None = None,
+        limits: Limits | None = None,
+        inference: Inference | None = None,
+        log: TickLog | None = None,
+    ) -> None:
+        super().__init__(contract, model, where)
+        self.mode = RecedingHorizon(contract.act_steps) if mode is None else mode
+        self.fallback = fallback
+        self._inference = InLine(self.infer) if inference is None else inference
+        check_mode(
+            self.mode, contract.inputs, horizon=contract.horizon, act_steps=contract.act_steps,
+            late=isinstance(inference, Worker),
+        )  # fmt: skip
+        self._log = log
+        if log is not None:
+            self._inference = log.watch(self._inference)
+        if fallback is not None:
+            fallback.check(self.action_low, self.action_high)
+        period = None if contract.control_rate is None else 1.0 / contract.control_rate
+        self._limiter = (limits or Limits()).limiter(self.action_low, self.action_high, period)
+        given = contract.evaluate_deterministic if deterministic is None else deterministic
+        self._agent = Agent(
+            self.infer, 1, contract.inputs, act_steps=contract.act_steps, deterministic=given
+        )
+        self.counts: Counter[str] = Counter()
+        self._timeline = Timeline(self.mode, self.horizon)
+        self._asked: ArrayObs | None = None  # the observation of the request that is in flight
+        self.reset(seed)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether :meth:`step` uses zero noise."""
+        return self._agent.deterministic
+
+    @property
+    def tick(self) -> int:
+        """The number of the last control tick since the reset; -1 before the first one."""
+        return self._timeline.tick
+
+    def reset(
+        self,
+        seed: int | None = None,
+        *,
+        action: ArrayLike | None = None,
+        **inputs: ArrayLike,
+    ) -> None:
+        """Forget the plan and the history; call it before every episode, and after every stop.
+
+        The answer of a request that is in flight is thrown away when it comes.
+
+        Args:
+            seed: start the noise again from this seed; None lets the noise go on, so that episodes
+                differ.
+            action: the command in force ``[A]``, raw units, such as the joints' positions: a
+                fallback and limits of rates begin there. None: they begin with the first action.
+            inputs: values, from now on, of inputs that the policy's user chooses, by name
+                (``contract.parts`` with ``given``); the others keep theirs.
+
+        Raises:
+            TrimtabError: if an input is unknown or does not fit.
+        """
+        force = None if action is None else checked_array(action, (self.action_dim,), "action")
+        if inputs:
+            self._agent.set_inputs(inputs)
+        self._agent.reset(seeds=None if seed is None else [seed])
+        if self._log is not None:
+            self._log.reset(seed, force, inputs)
+        self._timeline.begin()
+        self._limiter.begin(force)
+        self.counts.clear()
+        self._blind = 0  # ticks in a row without an observation
+        self._last = force
+
+    def step(
+        self,
+        obs: ArrayLike | Mapping[str, ArrayLike] | None,
+        reward: ArrayLike | None = None,
+        *,
+        tick: int | None = None,
+    ) -> Array:
+        """Return the action ``[A]`` of this control tick, raw units, inside the limits.
+
+        Args:
+            obs: the observation of this tick ``[O]``, or its parts, raw units. It is checked on
+                every tick, also on those that play an action predicted earlier. None if there is
+                none: the plan is played on for ``fallback.patience`` ticks in a row.
+            reward: what came of the action before, where it is known. A policy that is asked for a
+                return takes it off what is still to come; without it, it goes on being asked for
+                all of it. Other policies do not look at it.
+            tick: number of this control tick since the reset; None for the one after the last. The
+                plan's actions for ticks that are left out are left out too.
+
+        Raises:
+            TrimtabError: if the observation has another shape, is not numeric or lacks a part, if
+                the reward is no finite number, or if ``tick`` is not after the last one. Where
+                there is no fallback, also if the observation is None, not finite or has a masked
+                value, if the policy fails or gives an action that is not finite, or if the plan has
+                no action for this tick.
+        """
+        earned = None if reward is None else checked_array(reward, (), "reward")
+        now = self.tick + 1 if tick is None else _whole(tick)
+        if now <= self.tick:
+            raise TrimtabError(f"tick {now}: the last one was {self.tick}; ticks must increase")
+        lost = self._blind > self._patience
+        observed = self._usable(obs)
+        if earned is not None:
+            self._agent.rewarded(earned[None])
+        if lost and observed is not None:  # the robot is elsewhere: the old plan never resumes
+            self._timeline.drop_plan()
+        action: Array | None = None
+        try:
+            action = self._play(observed, now)
+        finally:
+            if self._log is not None:
+                self._log.tick(now, observed, None if earned is None else float(earned), action)
+                self.counts["unlogged"] = self._log.lost
+        return action
+
+    def _play(self, observed: ArrayObs | None, now: int) -> Array:
+        """Return the action of tick ``now``; ask for a chunk if one is due."""
+        self._timeline.advance(now)
+        self._take_answer()
+        if observed is not None and self._timeline.due:
+            self._ask(observed)
+            self._take_answer()
+        planned = self._timeline.planned()
+        self.counts["empty"] += planned is None
+        self._last = action = self._limiter.apply(self._chosen(planned))
+        self.counts["limited"] = self._limiter.count
+        return action
+
+    def plan(self) -> Chunk:
+        """Return the plan for the ticks to come: what would be played if no chunk came any more.
+
+        It has no action if nothing is planned. Limits are not applied to it.
+        """
+        first = self.tick + 1
+        actions: list[Array] = []
+        while (action := self.mode.at(first + len(actions))) is not None:
+            actions.append(action)
+        return Chunk(first, np.array(actions, np.float32).reshape(-1, self.action_dim))
+
+    def sample_noise(self, rows: int) -> Array:
+        """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros."""
+        return self._agent.draw_noise(rows)
+
+    def close(self) -> None:
+        """End the process of the inference, where it has one, and close the log."""
+        self._inference.close()
+        if self._log is not None:
+            self._log.close()
+
+    @property
+    def _patience(self) -> int:
+        return 0 if self.fallback is None else self.fallback.patience
+
+    def _usable(self, obs: ArrayLike | Mapping[str, ArrayLike] | None) -> ArrayObs | None:
+        """Return an observation of one row, checked, or None if there is none that can be used."""
+        if obs is None and self.fallback is None:
+            raise TrimtabError(f"observation: is None; {_NO_FALLBACK}")
+        found: ArrayObs | None = None
+        if obs is not None:
+            try:
+                found = tree_map(lambda part: part[None], self._observed(obs))
+            except NotFinite:
+                if self.fallback is None:
+                    raise
+                self.counts["refused"] += 1
+        if found is None:
+            self.counts["missing"] += 1
+        self._blind = self._blind + 1 if found is None else 0
+        return found
+
+    def _observed(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> ArrayObs:
+        """Return what the environment has to give of one observation, checked."""
+        kinds = self.contract.observed
+        if list(kinds) == [FLAT]:
+            return checked_array(obs, kinds[FLAT][0], "observation")
+        given = checked_parts(obs, self.contract.parts, list(kinds))
+        return {
+            name: checked_array(given[name], shape, called(name), dtype)
+            for name, (shape, dtype) in kinds.items()
+        }
+
+    def _ask(self, obs: ArrayObs) -> None:
+        read, noise = self._agent.read(obs)
+        self._timeline.ask()
+        self._asked = obs
+        try:
+            self._inference.begin(read, noise)
+        except TrimtabError as error:
+            self._fail(error)
+
+    def _take_answer(self) -> None:
+        """Add the answer to the plan, if it has come."""
+        if not self._timeline.waiting:
+            return
+        try:
+            answer = self._inference.poll()
+            chunk = None if answer is None else self.limited(answer)
+        except TrimtabError as error:
+            self._fail(error)
+            return
+        if chunk is None:
+            return
+        if self._timeline.answer(chunk[0]):
+            assert self._asked is not None
+            self._agent.decided(self._asked, chunk[:, : self.act_steps])
+        else:
+            self.counts["thrown_away"] += 1
+
+    def _fail(self, error: TrimtabError) -> None:
+        """Count a failed request; without a fallback, raise its error."""
+        wanted = self._timeline.fail()
+        if self.fallback is None:
+            raise error
+        self.counts["failed"] += wanted
+
+    def _chosen(self, planned: Array | None) -> Array:
+        """Return the planned action, or that of the fallback."""
+        if planned is not None and self._blind <= self._patience:
+            return planned
+        if self.fallback is None:
+            raise TrimtabError(f"the plan has no action for tick {self.tick}; {_NO_FALLBACK}")
+        self.counts["fallback"] += 1
+        action = self.fallback.action(self._last, planned)
+        if action is None:
+            raise TrimtabError(
+                "there is no plan yet, and no command to hold; reset(action=…) tells the command "
+                "in force"
+            )
+        return action
+
+
+def _whole(tick: int) -> int:
+    try:
+        return operator.index(tick)
+    except TypeError as error:
+        raise TrimtabError(f"tick {tick!r}: give a whole number") from error

@@ -1,0 +1,81 @@
+"""A policy whose every entry says for which tick it is, and an inference that answers late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from trimtab.policies.agent import ArrayObs
+from trimtab.policies.bundle.files import Array, Contract
+from trimtab.policies.robot.inference import Inference
+from trimtab.policies.runtime import PolicyRunner
+
+HORIZON = 8
+
+
+def graph(horizon: int = HORIZON) -> bytes:
+    """Return a graph: entry i of the chunk is obs + i + 0 noise, so a tick makes its numbers."""
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *shape])
+        for name, shape in (("obs", [1]), ("noise", [1]), ("action", [horizon, 1]))
+    ]
+    steps = np.arange(horizon, dtype=np.float32).reshape(1, horizon, 1)
+    constants = {"steps": steps, "zero": np.float32([0.0]), "axes": np.int64([2])}
+    nodes = [
+        helper.make_node("Mul", ["noise", "zero"], ["nothing"]),
+        helper.make_node("Add", ["obs", "nothing"], ["first"]),
+        helper.make_node("Unsqueeze", ["first", "axes"], ["wide"]),
+        helper.make_node("Add", ["wide", "steps"], ["action"]),
+    ]
+    made = helper.make_graph(
+        nodes, "numbered", ports[:2], ports[2:],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def contract(horizon: int = HORIZON, act_steps: int = 4, limit: float = 1e6) -> Contract:
+    return Contract(1, horizon, act_steps, 1, (1,), (-limit,), (limit,), 50.0, True)
+
+
+class Late(Inference):
+    """Answers each request a given number of ticks later; the numbers follow one another.
+
+    Args:
+        infer: the policy.
+        delays: of the requests in ticks; None for an answer that is a failure of the policy.
+    """
+
+    def __init__(self, delays: Iterable[int]) -> None:
+        self.infer: Callable[[ArrayObs, Array], Array] | None = None
+        self._delays = iter(delays)
+        self._answer: Array | None = None
+        self._left = 0
+        self.begun = 0
+
+    def begin(self, read: ArrayObs, noise: Array) -> None:
+        assert self.infer is not None and self._answer is None, "one request at a time"
+        self.begun += 1
+        self._answer, self._left = self.infer(read, noise), next(self._delays)
+
+    def poll(self) -> Array | None:
+        if self._answer is None or self._left > 0:
+            self._left -= 1
+            return None
+        answer, self._answer = self._answer, None
+        return answer
+
+
+def numbered(delays: Iterable[int] | None = None, **settings: Any) -> PolicyRunner:
+    """Return the policy as a robot runs it; its answers come late by ``delays`` ticks."""
+    late = None if delays is None else Late(delays)
+    of_policy = {k: settings.pop(k) for k in ("horizon", "act_steps", "limit") if k in settings}
+    horizon = of_policy.get("horizon", HORIZON)
+    runner = PolicyRunner(contract(**of_policy), graph(horizon), "here", inference=late, **settings)
+    if late is not None:
+        late.infer = runner.infer
+    return runner

@@ -1,0 +1,116 @@
+"""Limits of position, velocity, acceleration and jerk, by a known answer and by brute force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loading import load_module
+
+from trimtab.errors import TrimtabError
+from trimtab.policies.robot.limits import limited_velocity
+from trimtab.policies.runtime import Limits, RecedingHorizon, SafeAction
+
+numbered = load_module(Path(__file__).with_name("numbered.py")).numbered
+WIDE = np.float32([-100.0]), np.float32([100.0])
+
+
+def test_a_step_of_velocity_is_reached_without_overshoot() -> None:
+    """V 2, A 10, J 5000 at 1 ms, a step to 1: the numbers of libfranka's limiter."""
+    limiter = Limits(velocity=2.0, acceleration=10.0, jerk=5000.0, of_velocities=True).limiter(
+        *WIDE, 1e-3
+    )
+    limiter.begin(np.float32([0.0]))
+    found = [limiter.apply(np.float32([1.0])).item() for _ in range(150)]
+    assert np.allclose(found[:4], [0.005, 0.015, 0.025, 0.035], atol=1e-7)
+    assert found[99] < 1.0 and found[100:] == [1.0] * 50
+
+
+@pytest.mark.parametrize("period", [1e-3, 0.02])
+@pytest.mark.parametrize("jerk", [np.inf, 5000.0, 40.0])
+@pytest.mark.parametrize("most_acceleration", [10.0, 0.5])
+def test_no_limit_is_passed_whatever_is_wanted(
+    period: float, jerk: float, most_acceleration: float
+) -> None:
+    generator = np.random.default_rng(3)
+    velocity, acceleration = np.zeros(4), np.zeros(4)
+    limits = np.float64([0.1, 1.0, 2.0, 30.0])
+    fastest = np.zeros(4)
+    for tick in range(2000):
+        if tick % 40 == 0:
+            wanted = generator.uniform(-40, 40, size=4)
+        before = velocity, acceleration
+        velocity, acceleration = limited_velocity(
+            wanted, velocity, acceleration, period=period,
+            most_velocity=limits, most_acceleration=most_acceleration, most_jerk=jerk,
+        )  # fmt: skip
+        assert np.all(np.abs(velocity) <= limits + 1e-9)
+        assert np.all(np.abs(velocity - before[0]) <= most_acceleration * period + 1e-9)
+        assert np.all(np.abs(acceleration - before[1]) <= jerk * period + 1e-6)
+        fastest = np.maximum(fastest, np.abs(velocity))
+    assert np.all(fastest > 0.02)
+
+
+def test_positions_change_no_faster_than_their_limits() -> None:
+    period, low, high = 0.02, np.float32([-1.0, -2.0]), np.float32([1.0, 2.0])
+    limits = Limits(velocity=(1.0, 5.0), acceleration=20.0, high=(0.5, 2.0))
+    limiter = limits.limiter(low, high, period)
+    limiter.begin(np.float32([0.0, 0.0]))
+    generator = np.random.default_rng(4)
+    commands = np.repeat(generator.uniform(-3, 3, size=(20, 2)), 100, axis=0).astype(np.float32)
+    played = np.stack([limiter.apply(command) for command in commands]).astype(np.float64)
+    velocity = np.diff(played, axis=0, prepend=np.zeros((1, 2))) / period
+    assert np.all(np.abs(velocity) <= np.float64([1.0, 5.0]) + 1e-4)
+    assert np.all((played >= low) & (played <= [0.5, 2.0]))
+    assert limiter.count > 100
+    # A step is reached, to the bit, and never passed.
+    goals = np.clip(commands, low, np.float32([0.5, 2.0]))
+    assert np.array_equal(played[99::100], goals[99::100])
+    starts = np.concatenate([np.zeros((1, 2)), played[99:-1:100]]).repeat(100, axis=0)
+    assert np.all((goals - played) * np.sign(goals - starts) >= -1e-6)
+    # Away from the ends of the range, the velocity changes by what the acceleration allows.
+    inside = np.all((played[1:] > low) & (played[1:] < [0.5, 2.0]), axis=1)
+    assert inside.sum() > 100
+    assert np.all(np.abs(np.diff(velocity, axis=0))[inside] <= 20.0 * period + 1e-3)
+
+
+def test_commands_within_the_limits_keep_their_bits() -> None:
+    limiter = Limits(velocity=1e3, acceleration=1e6).limiter(*WIDE, 0.02)
+    commands = np.random.default_rng(5).normal(size=(200, 1)).astype(np.float32)
+    assert all(np.array_equal(limiter.apply(command), command) for command in commands)
+    assert limiter.count == 0
+
+
+def test_a_runner_limits_the_plan_and_the_fallback_from_the_command_in_force() -> None:
+    runner = numbered(
+        mode=RecedingHorizon(8),
+        limits=Limits(velocity=25.0),  # half a unit in a tick of 50 Hz
+        fallback=SafeAction(safe=(0.0,)),
+    )
+    runner.reset(action=[3.0])
+    played = [runner.step([7.0]).item() for _ in range(3)]
+    assert np.allclose(played, [3.5, 4.0, 4.5])
+    assert np.allclose([runner.step(None).item() for _ in range(3)], [4.0, 3.5, 3.0])
+    assert runner.counts["limited"] == 6
+    assert np.allclose(runner.plan().actions[0], 13.0)  # the plan itself is not limited
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: Limits(jerk=1.0), "acceleration beside it"),
+        (lambda: Limits(acceleration=1.0, jerk=1.0), "of velocities alone"),
+        (lambda: Limits(velocity=0.0), "velocity=0.0"),
+        (lambda: Limits(velocity=float("nan")), "positive"),
+        (lambda: Limits(velocity=(1.0, 2.0, 3.0)).limiter(*WIDE, 0.1), "one number, or 1"),
+        (lambda: Limits(low=200.0).limiter(*WIDE, 0.1), "leave no command"),
+        (lambda: Limits(low=float("nan")).limiter(*WIDE, 0.1), "not a number"),
+        (lambda: Limits(velocity=1.0).limiter(*WIDE, None), "no control rate"),
+        (lambda: Limits(velocity="fast"), "positive numbers"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_limits_are_refused(make: Any, word: str) -> None:
+    with pytest.raises(TrimtabError, match=word):
+        make()

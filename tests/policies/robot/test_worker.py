@@ -1,0 +1,74 @@
+"""A policy that computes in another process, also one that is killed or hangs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trimtab.errors import TrimtabError
+from trimtab.policies.robot.inference import Worker
+from trimtab.policies.runtime import PolicyRunner, SafeAction, load_policy
+
+OBS = np.linspace(-1, 1, 6)
+SAFE = (0.5, 0.25)
+BundleOf = Callable[[str], Path]
+
+
+@pytest.fixture
+def apart(bundle_of: BundleOf) -> Iterator[PolicyRunner]:
+    runner = load_policy(
+        bundle_of("flow"), seed=7, fallback=SafeAction(safe=SAFE), apart=True, deterministic=False
+    )
+    yield runner
+    runner.close()
+
+
+def process_of(runner: PolicyRunner) -> subprocess.Popen[bytes]:
+    assert isinstance(runner._inference, Worker)
+    return runner._inference.child.process
+
+
+def wait_for_plan(runner: PolicyRunner) -> None:
+    """Step until a chunk has come; each step is a tick on which the robot stands still."""
+    while runner.step(OBS).tolist() == list(SAFE):
+        time.sleep(0.005)
+
+
+def test_another_process_gives_the_same_bits(apart: PolicyRunner, bundle_of: BundleOf) -> None:
+    wait_for_plan(apart)
+    noise = load_policy(bundle_of("flow"), seed=7, deterministic=False).sample_noise(1)
+    chunk = apart.predict(OBS[None], noise)[0]
+    assert np.array_equal(apart.plan().actions, chunk[1:])
+    assert apart.counts["empty"] == apart.counts["fallback"]
+
+
+def test_a_killed_process_ends_in_the_fallback(apart: PolicyRunner) -> None:
+    wait_for_plan(apart)
+    process_of(apart).kill()
+    process_of(apart).wait()
+    played = [apart.step(OBS).tolist() for _ in range(8)]
+    assert played[4:] == [list(SAFE)] * 4  # a chunk of 4 has at most 3 left
+    assert apart.counts["failed"] > 0
+
+
+def test_a_hanging_process_ends_in_the_fallback_and_is_closed(apart: PolicyRunner) -> None:
+    wait_for_plan(apart)
+    process_of(apart).send_signal(signal.SIGSTOP)
+    played = [apart.step(OBS).tolist() for _ in range(8)]
+    assert played[4:] == [list(SAFE)] * 4
+    apart.close()
+    assert process_of(apart).poll() is not None
+
+
+def test_a_process_needs_a_fallback_and_a_bundle(bundle_of: BundleOf, tmp_path: Path) -> None:
+    with pytest.raises(TrimtabError, match="needs a fallback"):
+        load_policy(bundle_of("flow"), apart=True)
+    contract = load_policy(bundle_of("flow")).contract
+    with pytest.raises(TrimtabError, match="check the path"):
+        Worker(tmp_path / "nothing", contract)
