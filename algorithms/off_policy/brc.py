@@ -34,7 +34,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.categorical import cross_entropy, project
 from trimtab.algorithms.common.targets import polyak
@@ -75,6 +75,7 @@ class BRC(Algorithm):
         TrimtabError: if the discount is 1.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(

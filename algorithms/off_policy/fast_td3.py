@@ -36,7 +36,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
@@ -78,6 +78,7 @@ class FastTD3(Algorithm):
         updates_per_step: updates after each decision of all environments together.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(

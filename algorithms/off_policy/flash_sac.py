@@ -50,7 +50,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
@@ -92,6 +92,7 @@ class FlashSAC(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(

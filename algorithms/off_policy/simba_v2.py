@@ -39,7 +39,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
@@ -78,6 +78,7 @@ class SimbaV2(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(
