@@ -111,7 +111,7 @@ class FlashSAC(Algorithm):
         batch_size: Size = 512,
         tau: Share = 0.01,
         initial_temperature: Positive = 0.01,
-        target_std: Positive = 0.15,
+        target_std: Annotated[float, Bounds(least=1e-9)] = 0.15,
         actor_every: Count = 2,
         hold_exponent: NonNegative = 2.0,
         longest_hold: Size = 16,

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
 from trimtab.policies.networks.bro import BroNet
-from trimtab.settings import Size
+from trimtab.settings import Natural, Size
 from trimtab.types import PolicySpec
 
 _LOG_STD = (-10.0, 2.0)
@@ -28,7 +28,7 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
 
     built_by_method = True
 
-    def __init__(self, spec: PolicySpec, *, width: Size = 256, blocks: Size = 1) -> None:
+    def __init__(self, spec: PolicySpec, *, width: Size = 256, blocks: Natural = 1) -> None:
         super().__init__(spec, width=width, blocks=blocks)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = BroNet(spec.obs_dim, width, outputs, blocks=blocks)

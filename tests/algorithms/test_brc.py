@@ -132,6 +132,12 @@ def test_an_update_by_hand(batch_of: BatchOf, monkeypatch: pytest.MonkeyPatch) -
     assert raised == (entropy < -2.0)
 
 
+def test_networks_may_have_no_blocks(batch_of: BatchOf) -> None:
+    algorithm = made(critic_blocks=0, actor_blocks=0)
+    assert not algorithm.actor.network.blocks
+    assert float(algorithm.update(batch_of(algorithm))["critic_loss"]) > 0
+
+
 def test_every_layer_begins_orthogonal() -> None:
     algorithm = made()
     for part in (algorithm.actor, algorithm.critic):
