@@ -77,6 +77,7 @@ class BRC(Algorithm):
 
     needs = Needs(own_statistics=True)
     capturable = True
+    revision = 2  # 1 began the weights of the actor's log deviation with gain sqrt(2), too
 
     def __init__(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import math
+
+from torch import Tensor, nn
 
 from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
 from trimtab.policies.networks.bro import BroNet
@@ -18,7 +20,8 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
 
     Nauman et al., "Bigger, Regularized, Categorical: High-Capacity Value Functions are Efficient
     Multi-Task Learners" (arXiv 2505.23150), in its code ``jaxrl/networks.py``. The logarithm of the
-    standard deviation is squashed to [-10, 2] by a tanh. Judged at its mode, ``noise = 0``.
+    standard deviation is squashed to [-10, 2] by a tanh; the weights that it comes from begin
+    orthogonal with gain 1, those of the mean with sqrt(2). Judged at its mode, ``noise = 0``.
 
     Args:
         spec: shapes and limits.
@@ -32,6 +35,10 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
         super().__init__(spec, width=width, blocks=blocks)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = BroNet(spec.obs_dim, width, outputs, blocks=blocks)
+        # The code has a layer for each of them.
+        mean, log_std = self.network.output.weight.detach().chunk(2)
+        nn.init.orthogonal_(mean, math.sqrt(2.0))
+        nn.init.orthogonal_(log_std, 1.0)
 
     def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""

@@ -140,14 +140,18 @@ def test_networks_may_have_no_blocks(batch_of: BatchOf) -> None:
 
 def test_every_layer_begins_orthogonal() -> None:
     algorithm = made()
+    last = algorithm.actor.network.output
     for part in (algorithm.actor, algorithm.critic):
         for layer in part.modules():
             if isinstance(layer, nn.Linear):
-                rows, columns = layer.weight.shape
-                weight = layer.weight if rows <= columns else layer.weight.T
-                torch.testing.assert_close(
-                    weight @ weight.T, 2 * torch.eye(len(weight)), atol=1e-5, rtol=0
-                )
+                # The actor's last layer is two: those of the means, and those of the deviations.
+                blocks = layer.weight.chunk(2) if layer is last else [layer.weight]
+                for block, square in zip(blocks, (2.0, 1.0), strict=False):
+                    weight = block if len(block) <= block.shape[1] else block.T
+                    found = weight @ weight.T
+                    torch.testing.assert_close(
+                        found, square * torch.eye(len(weight)), atol=1e-5, rtol=0
+                    )
                 assert float(layer.bias.detach().abs().max()) == 0.0
 
 
