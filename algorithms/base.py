@@ -279,7 +279,7 @@ class Algorithm(metaclass=CheckedSettings):
         The transitions are stored by now, and the updates that they make due come after.
 
         Args:
-            reward: ``[N]`` reward of the chunk, of each environment.
+            reward: ``[N]`` float32 reward of the chunk, of each environment.
             terminated: ``[N]`` bool, whether its episode has ended without a time limit.
             ended: ``[N]`` bool, whether it has ended, for any reason.
         """
