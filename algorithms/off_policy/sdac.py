@@ -252,7 +252,7 @@ def truncated_normal(low: Tensor, high: Tensor, uniform: Tensor) -> Tensor:
     far = torch.where(mirrored, -high, low)
     below = 0.5 * torch.erfc(-far / math.sqrt(2.0))
     above = 0.5 * torch.erfc(-near / math.sqrt(2.0))
-    # A share of 0 has an infinite inverse, at the wrong end where both bounds lie 13 deviations out.
+    # A share of 0 has an infinite inverse; the smallest float has one of 13 deviations.
     share = torch.lerp(below, above, uniform).clamp_min(torch.finfo(uniform.dtype).tiny)
     found = torch.special.ndtri(share).clamp(far, near)
     return torch.where(mirrored, -found, found)

@@ -6,13 +6,10 @@ import math
 
 from torch import Tensor, nn
 
-from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy, spread_tanh
 from trimtab.policies.networks.bro import BroNet
 from trimtab.settings import Natural, Size
 from trimtab.types import PolicySpec
-
-_LOG_STD = (-10.0, 2.0)
-"""Range of the logarithm of the standard deviation."""
 
 
 class BroGaussianPolicy(SquashedGaussianPolicy):
@@ -43,6 +40,5 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
     def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
         mean, log_std = self.network(normalized_obs).chunk(2, dim=-1)
-        low, high = _LOG_STD
-        log_std = low + (high - low) * 0.5 * (1.0 + log_std.tanh())
+        log_std = spread_tanh(log_std)
         return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimtab.policies.base import Policy
+from trimtab.policies.kinds.tanh_gaussian import spread_tanh
 from trimtab.policies.networks.swish import SwishNetwork
 from trimtab.settings import Bounds, Size
 from trimtab.types import Obs, PolicySpec
@@ -95,8 +96,7 @@ class NormalizingFlowPolicy(Policy):
 
     def log_std(self, obs: Tensor) -> Tensor:
         """Return the prior's log standard deviation ``[..., D]`` at normalised observations."""
-        low, high = self.log_std_range
-        return low + 0.5 * (high - low) * (torch.tanh(self.prior(obs)) + 1.0)
+        return spread_tanh(self.prior(obs), *self.log_std_range)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
