@@ -36,7 +36,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.categorical import cross_entropy, project
+from trimtab.algorithms.common.categorical import Atoms, cross_entropy, project
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import Temperature
 from trimtab.errors import TrimtabError
@@ -88,7 +88,7 @@ class BRC(Algorithm):
         actor_width: Size = 256,
         actor_blocks: Natural = 1,
         critics: Size = 2,
-        atoms: Annotated[int, Bounds(least=2, most=1 << 20)] = 101,
+        atoms: Atoms = 101,
         bound: Positive = 10.0,
         learning_rate: NonNegative = 3e-4,
         weight_decay: NonNegative = 1e-4,

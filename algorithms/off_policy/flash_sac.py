@@ -52,7 +52,7 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
+from trimtab.algorithms.common.categorical import Atoms, cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
 from trimtab.algorithms.common.schedules import UpdateCount, cosine
 from trimtab.algorithms.common.targets import polyak
@@ -103,7 +103,7 @@ class FlashSAC(Algorithm):
         critic_width: Size = 256,
         blocks: Size = 2,
         residual: bool = True,
-        atoms: Annotated[int, Bounds(least=2, most=1 << 20)] = 101,
+        atoms: Atoms = 101,
         bound: Positive = 5.0,
         learning_rate: NonNegative = 3e-4,
         final_learning_rate: NonNegative = 1.5e-4,

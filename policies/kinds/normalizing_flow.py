@@ -76,8 +76,8 @@ class NormalizingFlowPolicy(Policy):
         *,
         hidden: Sequence[Size] = (64, 64),
         layers: Size = 2,
-        log_std_min: float = -5.0,
-        log_std_max: Annotated[float, Bounds(least_of="log_std_min")] = -0.3,
+        log_std_min: Annotated[float, Bounds(least=-20)] = -5.0,
+        log_std_max: Annotated[float, Bounds(least_of="log_std_min", most=20)] = -0.3,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
