@@ -14,6 +14,7 @@ from torch import nn
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.off_policy.brc import BRC, LargestReturn
+from trimtab.benchmarks.training.checkpoint import as_read_back
 from trimtab.types import Batch, PolicySpec, TrimtabError
 
 BatchOf = Callable[..., Batch]
@@ -60,7 +61,9 @@ def test_the_divisor_of_a_known_episode(end: str) -> None:
 def test_rewards_of_an_episode_that_goes_on_are_saved() -> None:
     first, second = (LargestReturn(2, 0.9, "cpu") for _ in range(2))
     first.see([1.0, 2.0], [False, False], [False, True])
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    state = as_read_back(copy.deepcopy(first.state_dict()))
+    assert isinstance(state["rewards"], torch.Tensor)  # lists of many take seconds to write
+    second.load_state_dict(state)
     for one in (first, second):
         one.see([3.0, 0.0], [False, False], [True, False])
     # The last reward of 3, and then the mean of 1 and 3 for ever.
