@@ -112,6 +112,8 @@ class Needs:
             episode, from which no transition starts.
         from_nothing: whether a ``start`` may also be a policy alone, whose observations the method
             then normalises by what it gathers.
+        own_statistics: whether it scales rewards or observations by statistics of what it gathers,
+            to which a dataset adds nothing; so it is refused one.
     """
 
     required: Set[str] = frozenset()
@@ -121,6 +123,7 @@ class Needs:
     rewards: bool = True
     transitions_only: bool = False
     from_nothing: bool = False
+    own_statistics: bool = False
 
 
 @dataclass(frozen=True)
@@ -284,7 +287,7 @@ class Algorithm(metaclass=CheckedSettings):
         The transitions are stored by now, and the updates that they make due come after.
 
         Args:
-            reward: ``[N]`` reward of the chunk, of each environment.
+            reward: ``[N]`` float32 reward of the chunk, of each environment.
             terminated: ``[N]`` bool, whether its episode has ended without a time limit.
             ended: ``[N]`` bool, whether it has ended, for any reason.
         """

@@ -8,13 +8,20 @@ for Scalable Deep RL" (arXiv 2403.03950), sections 3.1 (two-hot) and 3.2 (HL-Gau
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from trimtab.settings import Bounds
+
 __all__ = [
-    "cross_entropy", "expectation", "hl_gauss", "project", "symexp", "two_hot", "two_hot_between",
+    "Atoms", "cross_entropy", "expectation", "hl_gauss", "project", "symexp", "two_hot",
+    "two_hot_between",
 ]  # fmt: skip
+
+Atoms = Annotated[int, Bounds(least=2, most=4096)]
+"""A number of atoms. With more, the spacing that 32 bits hold would shift every projected mean."""
 
 
 def project(atoms: Tensor, mass: Tensor, support: Tensor) -> Tensor:

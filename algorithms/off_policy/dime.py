@@ -42,9 +42,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
+from trimtab.algorithms.common.categorical import Atoms, cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
 from trimtab.algorithms.off_policy.sac import Temperature
 from trimtab.observations import count, first_leaf
@@ -81,6 +81,7 @@ class DIME(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(
@@ -92,7 +93,7 @@ class DIME(Algorithm):
         diffusion_steps: Steps = 16,
         initial_std: Positive = 2.5,
         step_size: Positive = 0.1,
-        atoms: Annotated[int, Bounds(least=2, most=1 << 20)] = 101,
+        atoms: Atoms = 101,
         value_bound: Positive = 10.0,
         normalize_rewards: bool = True,
         critic_entropy: NonNegative = 0.005,

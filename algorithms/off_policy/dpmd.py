@@ -15,9 +15,9 @@ Its solution is one step of mirror descent, ``pi_old exp(Q / temperature)``: the
 ``target_kl`` of what it was M updates ago. c bounds each entry's error, and an entry beyond it has
 no gradient. One temperature serves all states, so that the mean divergence meets its target.
 
-Deviations from flow-rl: those of SDAC, but K is 64 there too; candidates are clipped to the limits
-(there: left outside of them, where the critics have never seen an action); the entropy is that of
-the weights as they are (there: of weights held above 1e-6).
+Deviations from flow-rl: those of SDAC, but K is 64 and the weights in the loss sum to 1 there, too;
+candidates are clipped to the limits (there: left outside of them, where the critics have never seen
+an action); the entropy is that of the weights as they are (there: of weights held above 1e-6).
 
 The authors' code (mahaitongdae/diffusion_policy_online_rl) has one candidate for each next state,
 which is the target's action, the best of 32 draws of the policy itself; its weight is

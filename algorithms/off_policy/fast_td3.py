@@ -36,9 +36,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
+from trimtab.algorithms.common.categorical import Atoms, cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count
@@ -78,6 +78,7 @@ class FastTD3(Algorithm):
         updates_per_step: updates after each decision of all environments together.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(
@@ -88,7 +89,7 @@ class FastTD3(Algorithm):
         actor_hidden: Sequence[Size] | None = None,
         critics: Size = 2,
         pessimistic: bool = True,
-        atoms: Annotated[int, Bounds(least=2, most=1 << 20)] = 101,
+        atoms: Atoms = 101,
         value_bound: Positive = 250.0,
         normalize_rewards: bool = False,
         n_step: Count = 1,

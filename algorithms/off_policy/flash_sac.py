@@ -46,9 +46,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
+from trimtab.algorithms.common.categorical import Atoms, cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
 from trimtab.algorithms.common.schedules import UpdateCount, cosine
 from trimtab.algorithms.common.targets import polyak
@@ -87,6 +87,7 @@ class FlashSAC(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(
@@ -96,7 +97,7 @@ class FlashSAC(Algorithm):
         actor_width: Size = 128,
         critic_width: Size = 256,
         blocks: Size = 2,
-        atoms: Annotated[int, Bounds(least=2, most=1 << 20)] = 101,
+        atoms: Atoms = 101,
         bound: Positive = 5.0,
         learning_rate: NonNegative = 3e-4,
         final_learning_rate: NonNegative = 1.5e-4,
@@ -104,7 +105,7 @@ class FlashSAC(Algorithm):
         batch_size: Size = 512,
         tau: Share = 0.01,
         initial_temperature: Positive = 0.01,
-        target_std: Positive = 0.15,
+        target_std: Annotated[float, Bounds(least=1e-9)] = 0.15,
         actor_every: Count = 2,
         hold_exponent: NonNegative = 2.0,
         longest_hold: Size = 16,

@@ -30,19 +30,14 @@ actor renormalises its inputs. So the only difference to SAC is the actor. Furth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
-
-import torch
-from torch import Tensor
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
-from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.gated_flow import GatedFlowPolicy
 from trimtab.settings import Bounds, NonNegative, Positive, Size, Steps
-from trimtab.types import Obs
 
 
 class SACFlow(SAC):
@@ -89,11 +84,3 @@ class SACFlow(SAC):
         ).to(setup.device)  # fmt: skip
         self.policy = self.actor
         self.actor_optimizer = Adam(self.actor.parameters(), learning_rate)
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return uniform random actions during warm-up, sampled ones after it."""
-        if not warmup:
-            return self.actor.act(obs), {}
-        spec, device = self.actor.spec, first_leaf(obs).device
-        uniform = 2 * torch.rand(count(obs), spec.horizon, spec.action_dim, device=device) - 1
-        return self.actor.normalizer.raw_action(uniform), {}

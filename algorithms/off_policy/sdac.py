@@ -252,7 +252,7 @@ def truncated_normal(low: Tensor, high: Tensor, uniform: Tensor) -> Tensor:
     far = torch.where(mirrored, -high, low)
     below = 0.5 * torch.erfc(-far / math.sqrt(2.0))
     above = 0.5 * torch.erfc(-near / math.sqrt(2.0))
-    found = torch.special.ndtri(torch.lerp(below, above, uniform))
-    # A share below the smallest float has an infinite inverse: such bounds lie 13 deviations out.
-    found = torch.where(found.isfinite(), found, near).clamp(far, near)
+    # A share of 0 has an infinite inverse; the smallest float has one of 13 deviations.
+    share = torch.lerp(below, above, uniform).clamp_min(torch.finfo(uniform.dtype).tiny)
+    found = torch.special.ndtri(share).clamp(far, near)
     return torch.where(mirrored, -found, found)

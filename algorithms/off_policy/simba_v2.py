@@ -34,14 +34,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
+from trimtab.algorithms.common.categorical import Atoms, cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
 from trimtab.algorithms.common.schedules import UpdateCount
 from trimtab.algorithms.common.targets import polyak
@@ -49,7 +48,7 @@ from trimtab.algorithms.off_policy.sac import Temperature
 from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.hyperspherical_gaussian import HypersphericalGaussianPolicy
 from trimtab.policies.networks.hyperspherical import HypersphericalCritic, project_weights_
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
+from trimtab.settings import Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -78,6 +77,7 @@ class SimbaV2(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(
@@ -89,7 +89,7 @@ class SimbaV2(Algorithm):
         critic_width: Size = 512,
         critic_blocks: Count = 2,
         critics: Size = 2,
-        atoms: Annotated[int, Bounds(least=2, most=1 << 20)] = 101,
+        atoms: Atoms = 101,
         value_bound: Positive = 5.0,
         learning_rate: NonNegative = 1e-4,
         final_learning_rate: NonNegative = 5e-5,

@@ -43,9 +43,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Pace, Setup
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.categorical import cross_entropy, expectation, project
+from trimtab.algorithms.common.categorical import Atoms, cross_entropy, expectation, project
 from trimtab.algorithms.common.returns import BoundedReturnScale
 from trimtab.algorithms.common.schedules import UpdateCount
 from trimtab.algorithms.common.targets import polyak
@@ -82,6 +82,7 @@ class XQC(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
+    needs = Needs(own_statistics=True)
     capturable = True
 
     def __init__(
@@ -91,7 +92,7 @@ class XQC(Algorithm):
         actor_width: Size = 256,
         critic_width: Size = 512,
         layers: Size = 4,
-        atoms: Annotated[int, Bounds(least=2, most=1 << 20)] = 101,
+        atoms: Atoms = 101,
         bound: Positive = 5.0,
         learning_rate: NonNegative = 3e-4,
         final_learning_rate: NonNegative = 3e-5,

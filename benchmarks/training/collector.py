@@ -174,8 +174,9 @@ class Collector:
             {name: value.cpu() for name, value in self._aux.items()},  # buffers are on the CPU
             info["steps"],
         )
-        seen = (torch.as_tensor(part, device=self.device) for part in (reward, terminated, ended))
-        self.algorithm.on_transition(*seen)
+        # In 32 bits, as a buffer stores rewards and a GPU gives them; MPS has no others.
+        seen = (reward.astype(np.float32), terminated, ended)
+        self.algorithm.on_transition(*(torch.as_tensor(part, device=self.device) for part in seen))
         self.obs = next_obs
         if ended.any():
             rows = np.flatnonzero(ended).tolist()

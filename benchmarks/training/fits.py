@@ -78,6 +78,12 @@ def check_uses(config: RunConfig) -> None:
         TrimtabError: naming the setting that is missing or unused.
     """
     needs = method_of(config).needs
+    for name in ("offline_steps", "offline_share"):
+        if needs.own_statistics and config[name]:
+            raise TrimtabError(
+                f"{name}={config[name]}: {config.algorithm} scales what it learns from by "
+                f"statistics of what it gathers, to which no dataset adds; leave {name} out"
+            )
     from_data = config["offline_steps"] or config["offline_share"]
     start = _starting_settings(config) if "start" in needs.required else set()
     needed = (needs.required - {"start"}) | start
@@ -87,7 +93,8 @@ def check_uses(config: RunConfig) -> None:
         if given in needed and value is None:
             raise TrimtabError(_missing_message(config, given))
         if given not in used and value is not None:
-            hint = ", or add offline_steps=… or offline_share=…" if given == "dataset" else ""
+            hint = ", or add offline_steps=… or offline_share=…"
+            hint = hint if given == "dataset" and not needs.own_statistics else ""
             raise TrimtabError(
                 f"{given}=…: {config.algorithm} makes no use of it; leave it out{hint}"
             )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import math
 
-from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
+from torch import Tensor, nn
+
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy, spread_tanh
 from trimtab.policies.networks.bro import BroNet
-from trimtab.settings import Size
+from trimtab.settings import Natural, Size
 from trimtab.types import PolicySpec
-
-_LOG_STD = (-10.0, 2.0)
-"""Range of the logarithm of the standard deviation."""
 
 
 class BroGaussianPolicy(SquashedGaussianPolicy):
@@ -18,7 +17,8 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
 
     Nauman et al., "Bigger, Regularized, Categorical: High-Capacity Value Functions are Efficient
     Multi-Task Learners" (arXiv 2505.23150), in its code ``jaxrl/networks.py``. The logarithm of the
-    standard deviation is squashed to [-10, 2] by a tanh. Judged at its mode, ``noise = 0``.
+    standard deviation is squashed to [-10, 2] by a tanh; the weights that it comes from begin
+    orthogonal with gain 1, those of the mean with sqrt(2). Judged at its mode, ``noise = 0``.
 
     Args:
         spec: shapes and limits.
@@ -28,14 +28,17 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
 
     built_by_method = True
 
-    def __init__(self, spec: PolicySpec, *, width: Size = 256, blocks: Size = 1) -> None:
+    def __init__(self, spec: PolicySpec, *, width: Size = 256, blocks: Natural = 1) -> None:
         super().__init__(spec, width=width, blocks=blocks)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = BroNet(spec.obs_dim, width, outputs, blocks=blocks)
+        # The code has a layer for each of them.
+        mean, log_std = self.network.output.weight.detach().chunk(2)
+        nn.init.orthogonal_(mean, math.sqrt(2.0))
+        nn.init.orthogonal_(log_std, 1.0)
 
     def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
         mean, log_std = self.network(normalized_obs).chunk(2, dim=-1)
-        low, high = _LOG_STD
-        log_std = low + (high - low) * 0.5 * (1.0 + log_std.tanh())
+        log_std = spread_tanh(log_std)
         return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimtab.policies.base import Policy
+from trimtab.policies.kinds.tanh_gaussian import spread_tanh
 from trimtab.policies.networks.mlp import mlp
 from trimtab.settings import Bounds, Size, Steps
 from trimtab.types import Obs, PolicySpec
@@ -76,8 +77,7 @@ class GatedFlowPolicy(Policy):
 
     def log_std(self, obs: Tensor) -> Tensor:
         """Return every step's log standard deviation ``[B, D]`` at normalised observations."""
-        low, high = self.log_std_range
-        return low + 0.5 * (high - low) * (torch.tanh(self.width(obs)) + 1.0)
+        return spread_tanh(self.width(obs), *self.log_std_range)
 
     def velocity(self, obs: Tensor, x: Tensor, time: Tensor) -> Tensor:
         """Return ``gate (candidate - x)`` of points ``[B, D]``, at a time's features ``[32]``."""

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.policies.base import Policy
+from trimtab.policies.kinds.best_of import gumbel
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy, squashed_sample
 from trimtab.policies.networks.mlp import mlp
 from trimtab.settings import Size
 from trimtab.types import Obs, PolicySpec
-
-_CERTAIN = 1e-6
-"""Quantiles of the choice are moved this far inside of 0 and 1, where they have no logarithm."""
 
 
 class MixtureTanhGaussianPolicy(TanhGaussianPolicy):
@@ -97,9 +95,7 @@ class MixtureTanhGaussianPolicy(TanhGaussianPolicy):
         if self.router is None:
             return mean[0], log_std[0], noise
         own, choosing = noise[:, : -self.experts], noise[:, -self.experts :]
-        quantile = 0.5 * (1.0 + torch.erf(choosing / math.sqrt(2.0)))
-        gumbel = -torch.log(-torch.log(quantile.clamp(_CERTAIN, 1.0 - _CERTAIN)))
-        index = (self.route(features) + gumbel).argmax(1)
+        index = (self.route(features) + gumbel(choosing)).argmax(1)
         # A sum with a weight of 1 for the chosen one, which is a graph for any number of rows.
         chosen = index == torch.arange(self.experts, device=index.device)[:, None]
         weight = chosen.to(mean.dtype)[:, :, None, None]

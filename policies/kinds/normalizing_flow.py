@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimtab.policies.base import Policy
+from trimtab.policies.kinds.tanh_gaussian import spread_tanh
 from trimtab.policies.networks.swish import SwishNetwork
 from trimtab.settings import Bounds, Size
 from trimtab.types import Obs, PolicySpec
@@ -75,8 +76,8 @@ class NormalizingFlowPolicy(Policy):
         *,
         hidden: Sequence[Size] = (64, 64),
         layers: Size = 2,
-        log_std_min: float = -5.0,
-        log_std_max: Annotated[float, Bounds(least_of="log_std_min")] = -0.3,
+        log_std_min: Annotated[float, Bounds(least=-20)] = -5.0,
+        log_std_max: Annotated[float, Bounds(least_of="log_std_min", most=20)] = -0.3,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
@@ -95,8 +96,7 @@ class NormalizingFlowPolicy(Policy):
 
     def log_std(self, obs: Tensor) -> Tensor:
         """Return the prior's log standard deviation ``[..., D]`` at normalised observations."""
-        low, high = self.log_std_range
-        return low + 0.5 * (high - low) * (torch.tanh(self.prior(obs)) + 1.0)
+        return spread_tanh(self.prior(obs), *self.log_std_range)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""

@@ -28,7 +28,7 @@ class SquashedGaussianPolicy(Policy):
     :meth:`head`. Judged at its mode, ``noise = 0``.
 
     Attributes:
-        network: of the child, from normalised observations to mean and width.
+        network: of most children, from normalised observations to mean and width.
 
     Args:
         spec: shapes and limits.
@@ -135,6 +135,14 @@ class TanhGaussianPolicy(SquashedGaussianPolicy):
         mean, log_std = self.network(normalized_obs).chunk(2, dim=-1)
         log_std = log_std.clamp(*self.log_std_range)
         return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
+
+
+def spread_tanh(output: Tensor, low: float = -10.0, high: float = 2.0) -> Tensor:
+    """Return a network's output, squashed by a tanh and spread from ``low`` to ``high``.
+
+    The defaults are those of log standard deviations in BRC, SimbaV2 and FlashSAC.
+    """
+    return low + 0.5 * (high - low) * (1.0 + output.tanh())
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

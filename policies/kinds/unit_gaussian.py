@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy, spread_tanh
 from trimtab.policies.networks.unit import UnitNetwork
 from trimtab.settings import Size
 from trimtab.types import PolicySpec
-
-_LOG_STD = (-10.0, 2.0)
-"""Range of the logarithm of the standard deviation."""
 
 
 class UnitGaussianPolicy(SquashedGaussianPolicy):
@@ -42,6 +39,5 @@ class UnitGaussianPolicy(SquashedGaussianPolicy):
             learning: whether the batch's own statistics normalise it, and the running ones follow.
         """
         mean, log_std = self.network(normalized_obs, learning).chunk(2, dim=-1)
-        low, high = _LOG_STD
-        log_std = low + (high - low) * 0.5 * (1.0 + log_std.tanh())
+        log_std = spread_tanh(log_std)
         return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)

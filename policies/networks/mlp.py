@@ -95,6 +95,9 @@ class DenoisingNetwork(nn.Module):
 
     The observation enters through the first layer only, so its share of that layer is computed
     once for all the steps of a sampler (``condition``) and added at each (``forward``).
+
+    Raises:
+        TrimtabError: if there is no hidden layer, or as :func:`check_widths`.
     """
 
     frequencies: Tensor
@@ -109,6 +112,8 @@ class DenoisingNetwork(nn.Module):
     ) -> None:
         super().__init__()
         check_widths(hidden)
+        if not hidden:
+            raise TrimtabError("hidden=[]: a denoiser has at least one hidden layer")
         self.action_shape = action_shape
         flat = math.prod(action_shape)
         exponent = torch.arange(time_dim // 2) / max(time_dim // 2 - 1, 1)

@@ -14,6 +14,7 @@ from torch import nn
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.off_policy.brc import BRC, LargestReturn
+from trimtab.benchmarks.training.checkpoint import as_read_back
 from trimtab.types import Batch, PolicySpec, TrimtabError
 
 BatchOf = Callable[..., Batch]
@@ -60,7 +61,9 @@ def test_the_divisor_of_a_known_episode(end: str) -> None:
 def test_rewards_of_an_episode_that_goes_on_are_saved() -> None:
     first, second = (LargestReturn(2, 0.9, "cpu") for _ in range(2))
     first.see([1.0, 2.0], [False, False], [False, True])
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    state = as_read_back(copy.deepcopy(first.state_dict()))
+    assert isinstance(state["rewards"], torch.Tensor)  # lists of many take seconds to write
+    second.load_state_dict(state)
     for one in (first, second):
         one.see([3.0, 0.0], [False, False], [True, False])
     # The last reward of 3, and then the mean of 1 and 3 for ever.
@@ -132,16 +135,26 @@ def test_an_update_by_hand(batch_of: BatchOf, monkeypatch: pytest.MonkeyPatch) -
     assert raised == (entropy < -2.0)
 
 
+def test_networks_may_have_no_blocks(batch_of: BatchOf) -> None:
+    algorithm = made(critic_blocks=0, actor_blocks=0)
+    assert not algorithm.actor.network.blocks
+    assert float(algorithm.update(batch_of(algorithm))["critic_loss"]) > 0
+
+
 def test_every_layer_begins_orthogonal() -> None:
     algorithm = made()
+    last = algorithm.actor.network.output
     for part in (algorithm.actor, algorithm.critic):
         for layer in part.modules():
             if isinstance(layer, nn.Linear):
-                rows, columns = layer.weight.shape
-                weight = layer.weight if rows <= columns else layer.weight.T
-                torch.testing.assert_close(
-                    weight @ weight.T, 2 * torch.eye(len(weight)), atol=1e-5, rtol=0
-                )
+                # The actor's last layer is two: those of the means, and those of the deviations.
+                blocks = layer.weight.chunk(2) if layer is last else [layer.weight]
+                for block, square in zip(blocks, (2.0, 1.0), strict=False):
+                    weight = block if len(block) <= block.shape[1] else block.T
+                    found = weight @ weight.T
+                    torch.testing.assert_close(
+                        found, square * torch.eye(len(weight)), atol=1e-5, rtol=0
+                    )
                 assert float(layer.bias.detach().abs().max()) == 0.0
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.categorical import (
     cross_entropy,
     expectation,
@@ -16,6 +17,8 @@ from trimtab.algorithms.common.categorical import (
     two_hot,
 )
 from trimtab.algorithms.common.returns import BoundedReturnScale
+from trimtab.algorithms.off_policy.fast_td3 import FastTD3
+from trimtab.types import PolicySpec, TrimtabError
 
 SUPPORT = torch.linspace(-5, 5, 101, dtype=torch.float64)
 
@@ -51,6 +54,17 @@ def test_an_atom_on_a_point_keeps_its_mass_and_a_mean_within_the_support_stays()
     assert found[0, 0] == 1 and found[1, 100] == 1 and found[4, 0] == 1
     torch.testing.assert_close(found.sum(-1), torch.ones(5, dtype=torch.float64))
     torch.testing.assert_close((found * SUPPORT).sum(-1), value.clamp(-5, 5))
+
+
+@pytest.mark.parametrize("bound", [5.0, 10.0, 250.0])
+def test_means_stay_in_32_bits_with_as_many_atoms_as_there_may_be(bound: float) -> None:
+    spec = PolicySpec(2, 1, 1, (-1.0,), (1.0,))
+    with pytest.raises(TrimtabError, match="atoms=4097: must be from 2 to 4096"):
+        FastTD3(Setup(spec), atoms=4097)
+    support = torch.linspace(-bound, bound, 4096)
+    value = torch.linspace(-0.99 * bound, 0.99 * bound, 201)
+    mean = (two_hot(value, support).double() * support.double()).sum(-1)
+    assert float((mean - value.double()).abs().max()) < 1e-4 * bound
 
 
 def test_what_is_no_number_comes_out_as_none() -> None:

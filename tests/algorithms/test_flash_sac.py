@@ -19,7 +19,7 @@ from trimtab.algorithms.off_policy.flash_sac import FlashSAC, HeldNoise
 from trimtab.benchmarks.contracts.methods import rebuilt, written
 from trimtab.policies.networks.batch_norm import BatchNorm
 from trimtab.policies.networks.unit import UnitNetwork
-from trimtab.types import Batch, PolicySpec
+from trimtab.types import Batch, PolicySpec, TrimtabError
 
 BatchOf = Callable[..., Batch]
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
@@ -373,3 +373,9 @@ def test_updates_and_warm_up_do_not_advance_the_held_noise(batch_of: BatchOf) ->
     after = algorithm.held_noise.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert set(before) == {"noise", "left"}
+
+
+def test_a_deviation_whose_square_is_0_is_refused() -> None:
+    with pytest.raises(TrimtabError, match="target_std=1e-300: must be at least"):
+        made(target_std=1e-300)
+    assert math.isfinite(made(target_std=1e-9).target_entropy)

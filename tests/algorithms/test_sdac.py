@@ -90,6 +90,16 @@ def test_truncated_normals_far_out_are_finite() -> None:
     assert torch.equal(found, torch.tensor([-50.0, 40.0]).expand(9, 2))
 
 
+def test_the_least_uniform_number_is_in_the_tail_that_it_stands_for() -> None:
+    """Uniform numbers are 0 once in 17 million, and an update draws a hundred thousand of them."""
+    low, high = torch.tensor([-40.0, -29.0, -3.0, 2.0]), torch.tensor([29.0, 40.0, 2.0, 30.0])
+    first = truncated_normal(low, high, torch.tensor(0.0))
+    next_one = truncated_normal(low, high, torch.tensor(2.0**-24))
+    # Bounds whose middle is above 0 are mirrored.
+    assert -14 < first[0] < next_one[0] < -5 and 14 > first[1] > next_one[1] > 5
+    assert first[2] == -3.0 and first[3] > 5
+
+
 @pytest.mark.parametrize("level", [1, 8, 15])
 @pytest.mark.parametrize("middle", [0.3, -0.4])
 def test_weighted_candidates_tend_to_the_posterior(level: int, middle: float) -> None:
@@ -269,6 +279,12 @@ def test_settings_that_have_no_effect_are_refused() -> None:
     with pytest.raises(TrimtabError, match=r"target_kl=2.0: must be below log\(candidates\)"):
         DPMD(Setup(SPEC), candidates=7)
     DPMD(Setup(SPEC), candidates=8)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_denoiser_without_hidden_layers_is_refused(kind: type[Any]) -> None:
+    with pytest.raises(TrimtabError, match=r"hidden=\[\]: a denoiser has at least one"):
+        made(kind, policy_hidden=())
 
 
 # QSM.

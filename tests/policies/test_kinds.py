@@ -97,7 +97,7 @@ def test_constant_action_dimension_is_reproduced() -> None:
         ({"kind": "flow", "spec": {"obs_dim": 3}}, "horizon"),
         ({"kind": "flow", "spec": {**SPEC.to_json(), "action_low": [0.0]}}, "action limits"),
         ({"kind": "flow", "spec": SPEC.to_json(), "sampling_steps": 0}, "sampling_steps"),
-        ({"kind": "flow", "spec": SPEC.to_json(), "hidden": []}, "flow do not fit"),
+        ({"kind": "flow", "spec": SPEC.to_json(), "hidden": []}, "at least one hidden layer"),
         ({"kind": "gaussian", "spec": SPEC.to_json(), "hidden": [-2]}, "policy.hidden="),
         ({"kind": "diffusion", "spec": SPEC.to_json(), "sampler": "heun"}, "unknown sampler"),
         ({"kind": "latent", "base": {"kind": "flow"}, "actor": {"kind": "flow"}}, "spec"),

@@ -94,6 +94,10 @@ def test_widths_stay_within_their_bounds() -> None:
     spec = policy.spec
     with pytest.raises(TrimtabError, match="log_std_max=-6"):
         NormalizingFlowPolicy(spec, log_std_max=-6.0)
+    # Beyond these the width of 32 bits, or one over it, is infinite and actions are no numbers.
+    for wrong in ({"log_std_max": 100.0}, {"log_std_min": -100.0}):
+        with pytest.raises(TrimtabError, match="must be"):
+            NormalizingFlowPolicy(spec, **wrong)
 
 
 def test_it_starts_as_the_public_code_does() -> None:

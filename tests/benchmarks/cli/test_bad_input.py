@@ -219,7 +219,7 @@ def test_out_is_a_file(tiny: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["policy.hidden=[]"], "policy.* "),
+        (["policy.hidden=[]"], "hidden=[]: a denoiser"),
         (["dataset.episodes=abc"], "dataset.episodes=abc"),
         (["dataset.episodes=0"], "at least 1"),
         (["dataset.controller.routes=7"], "dataset.controller"),

@@ -407,6 +407,19 @@ def test_what_a_method_does_not_use_is_refused(given: str, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("method", ["brc", "dime", "fast_td3", "flash_sac", "simba_v2", "xqc"])
+def test_methods_that_scale_by_what_they_gather_refuse_data(method: str, tmp_path: Path) -> None:
+    """Else rewards of a dataset would be scaled by returns that nobody has seen; BRC's count 0."""
+    words = ["env=gym/Hopper-v5", f"algorithm={method}", f"out={tmp_path}", "dataset=hopper_medium"]
+    refused = f"{method} scales what it learns from by statistics of what it gathers"
+    for given in ("offline_steps=20", "offline_share=0.5"):
+        with pytest.raises(TrimtabError, match=f"^{given}: {refused}"):
+            train(compose_run([*words, given]))
+    with pytest.raises(TrimtabError, match=f"{method} makes no use of it; leave it out$"):
+        train(compose_run(words))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
