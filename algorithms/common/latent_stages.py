@@ -57,7 +57,8 @@ class LatentStages(Algorithm):
 
     Args:
         setup: needs ``policy``, the kind of the decoder.
-        stage_lengths: environment steps of the stages, in shares of all that are learned from.
+        stage_lengths: environment steps of the stages, in shares of all that are learned from. A
+            learner of rollouts learns from the whole ones of a stage; what is left is dropped.
         collect_share: share of ``online_steps`` that is collected for each refit.
         kept_decisions: the newest of the collected decisions that a refit learns from, at least two:
             one of them validates.
