@@ -60,8 +60,8 @@ class LatentStages(Algorithm):
         stage_lengths: environment steps of the stages, in shares of all that are learned from. A
             learner of rollouts learns from the whole ones of a stage; what is left is dropped.
         collect_share: share of ``online_steps`` that is collected for each refit.
-        kept_decisions: the newest of the collected decisions that a refit learns from, at least two:
-            one of them validates.
+        kept_decisions: the newest of the collected decisions that a refit learns from; one of them
+            validates.
         decoder_updates: updates of a refit.
         decoder_batch_size: decisions in such an update.
         decoder_learning_rate: Adam's, for the decoder.
