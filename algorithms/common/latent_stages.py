@@ -57,9 +57,11 @@ class LatentStages(Algorithm):
 
     Args:
         setup: needs ``policy``, the kind of the decoder.
-        stage_lengths: environment steps of the stages, in shares of all that are learned from.
+        stage_lengths: environment steps of the stages, in shares of all that are learned from. A
+            learner of rollouts learns from the whole ones of a stage; what is left is dropped.
         collect_share: share of ``online_steps`` that is collected for each refit.
-        kept_decisions: the newest of the collected decisions that a refit learns from.
+        kept_decisions: the newest of the collected decisions that a refit learns from; one of them
+            validates.
         decoder_updates: updates of a refit.
         decoder_batch_size: decisions in such an update.
         decoder_learning_rate: Adam's, for the decoder.
@@ -70,7 +72,8 @@ class LatentStages(Algorithm):
         keywords: those of the learner.
 
     Raises:
-        TrimtabError: if the policy has no imitation loss, or its noise is not one latent chunk.
+        TrimtabError: if the policy has no imitation loss, its noise is not one latent chunk, or
+            there is no stage.
     """
 
     needs = Needs({"policy"})
@@ -84,7 +87,7 @@ class LatentStages(Algorithm):
         *,
         stage_lengths: Sequence[Positive] = (2.0, 2.0, 1.0, 1.0),
         collect_share: Annotated[float, Bounds(above=0, below=1)] = 0.05,
-        kept_decisions: Size = 100_000,
+        kept_decisions: Annotated[int, Bounds(least=2, most=1 << 20)] = 100_000,
         decoder_updates: Count = 2_000,
         decoder_batch_size: Size = 256,
         decoder_learning_rate: NonNegative = 3e-4,
@@ -93,6 +96,8 @@ class LatentStages(Algorithm):
         score_episodes: Size = 10,
         **keywords: Any,
     ) -> None:
+        if not stage_lengths:
+            raise TrimtabError("algorithm.stage_lengths: it is empty; give a length for each stage")
         self.setup, self.keywords = setup, keywords
         self.stage_lengths, self.collect_share = tuple(stage_lengths), collect_share
         self.decoder_updates, self.decoder_batch_size = decoder_updates, decoder_batch_size
@@ -115,7 +120,8 @@ class LatentStages(Algorithm):
         """Encode, collect and refit in turn; collected steps count as steps of the run.
 
         Raises:
-            TrimtabError: if the run has a dataset to learn from, or too few steps for the stages.
+            TrimtabError: if the run has a dataset to learn from, or too few steps for the stages: a
+                stage of a learner of rollouts has at least one of these.
         """
         if budget.offline_steps:
             raise TrimtabError(
@@ -126,16 +132,20 @@ class LatentStages(Algorithm):
             return ()
         stages, each = len(self.stage_lengths), self.setup.num_envs * self.setup.spec.horizon
         decisions = budget.online_steps // each  # of all environments side by side
-        collected = max(int(self.collect_share * decisions), 1)
+        # At least two rows, of which one validates.
+        least = -(-2 // self.setup.num_envs)
+        collected = max(int(self.collect_share * decisions), least)
         learned = decisions - (stages - 1) * collected
         shares = [share / sum(self.stage_lengths) for share in self.stage_lengths]
         ends = [round(learned * end) for end in itertools.accumulate(shares)]
         lengths = [end - start for start, end in itertools.pairwise([0, *ends])]
-        if min(lengths, default=0) < 1:
+        needed = max(self.pace.rollout_steps, 1)  # or a stage would pass without an update
+        if min(lengths) < needed:
+            shorter = ", or a smaller algorithm.rollout_steps" if self.pace.rollout_steps else ""
             raise TrimtabError(
-                f"online_steps={budget.online_steps}: {stages} stages of learning and "
-                f"{stages - 1} collections of {collected * each} steps do not fit into it; give it "
-                "more steps, or fewer algorithm.stage_lengths"
+                f"online_steps={budget.online_steps}: {stages} stages of learning of at least "
+                f"{needed * each} steps and {stages - 1} collections of {collected * each} do not "
+                f"fit into it; give it more steps, or fewer algorithm.stage_lengths{shorter}"
             )
         phases: list[Phase] = []
         for stage, length in enumerate(lengths):

@@ -30,12 +30,13 @@ class Ring(nn.Module):
     @torch.no_grad()
     def keep(self, *parts: Tensor) -> None:
         """Write rows ``[B, ...]`` of all tensors, in their order, over the oldest ones."""
-        count = len(parts[0])
-        places = torch.arange(self.written, self.written + count, device=parts[0].device)
+        self.written += len(parts[0])
+        # Of more than fit the newest: where a place came twice, either row could stay.
+        count = min(len(parts[0]), self.rows)
+        places = torch.arange(self.written - count, self.written, device=parts[0].device)
         for name, part in zip(self.names, parts, strict=True):
             ring = self.get_buffer(name)
-            ring[places % self.rows] = part.to(ring.dtype)
-        self.written += count
+            ring[places % self.rows] = part[-count:].to(ring.dtype)
 
     def draw(self, count: int) -> tuple[Tensor, ...]:
         """Return ``count`` rows of each tensor, drawn with replacement."""

@@ -27,9 +27,10 @@ def make_trainable_start(method: Algorithm, setup: Setup, kind: type[Kind]) -> K
     start = any_start_of(setup)
     wanted = kind.__module__.rpartition(".")[2]
     if not isinstance(start, kind):
+        data = "" if method.needs.from_nothing else " with a dataset"
         raise TrimtabError(
             f"{type(method).__name__} tunes a {wanted} policy, not one of kind {start.kind}; "
-            f"give base= of a run with policy={wanted}, or policy={wanted} with a dataset"
+            f"give base= of a run with policy={wanted}, or policy={wanted}{data}"
         )
     return start
 

@@ -46,6 +46,8 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.rollouts import estimate_kl, mean_metrics, minibatch_rows
 from trimtab.algorithms.on_policy.ppo import PPO
+from trimtab.algorithms.phases import Budget, Phase
+from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
 from trimtab.policies.normalizer import RunningNormalizer
@@ -110,13 +112,30 @@ class PROPS(PPO):
         self.behaviour = copy.deepcopy(self.policy)
         self.behaviour.normalizer = self.policy.normalizer
         self.behaviour_optimizer = Adam(
-            self.behaviour.parameters(), behaviour_learning_rate, max_gradient_norm=0.5
+            self.behaviour.parameters(),
+            behaviour_learning_rate,
+            epsilon=1e-5,  # as PPO's and that of their code
+            max_gradient_norm=0.5,
         )
         self.kept: list[Rollout] = []  # the newest rollouts, oldest first
         # Rewards are counted once, and scaled whenever the policy learns from them.
         self.return_scale, self.reward_scale = self.reward_scale, None
         names = ("policy_loss", "value_loss", "kl", "entropy", "learning_rate")
         self.last_metrics = dict.fromkeys(names, 0.0)
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Return the one phase, in which a batch has to become full.
+
+        Raises:
+            TrimtabError: if none does, so that the policy would never learn.
+        """
+        batch = self.target_every * self.steps_per_update
+        if 0 < budget.online_steps < batch:
+            raise TrimtabError(
+                f"online_steps={budget.online_steps}: the policy learns after every {batch} steps "
+                "(target_every x rollout_steps x num_envs x act_steps) only; raise online_steps"
+            )
+        return super().phases(budget)
 
     def update(self, data: Rollout) -> Metrics:
         """Keep a rollout; improve policy and value where a batch is full; move the behaviour."""

@@ -37,7 +37,8 @@ Deviations: their simulations begin with random counts of steps, so that time li
 here all episodes begin together, and a limit that all share ends them together. There a row at a
 time limit is left out of the critic's loss, as its true next observation is lost; here it learns.
 There the entropy of the next action counts after a true end, too; here nothing does. The log
-standard deviation is held in [-5, 2]. Likelihoods are those of actions before squashing, so that
+standard deviation is held in [-5, 2] (their first code: the deviation is at least 0.1, the second:
+there is no bound). Likelihoods are those of actions before squashing, so that
 none is clipped to 0.999. Statistics of observations change between rollouts only.
 """
 

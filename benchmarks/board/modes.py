@@ -38,7 +38,8 @@ over runs, with the 95 percent interval of it. **Success** is the share of draws
 alone; 1, all ways alike. It has Miller and Madow's correction for the number of draws. **Ways** are
 those with at least a tenth of the draws. **Closed** is the success after the way that the policy
 takes most often from a start has been walled up, without any further learning: what modes are
-worth."""
+worth. Entropy and ways say what is kept only where success is near 1: random pushes come upon a
+goal of four in half of the draws, and upon each as often."""
 Array = NDArray[np.float64]
 
 

@@ -198,7 +198,6 @@ def test_the_divergence_of_the_sac_encoder_is_that_of_torch(setup_of: SetupOf) -
     for one in made:
         torch.manual_seed(3)
         losses.append(one.update_actor(batch.obs, batch.obs, torch.tensor(0.5))[0])
-    again = GoRLSAC(setup_of({"policy"}), **SAC_SMALL)
     torch.manual_seed(2)
     again = GoRLSAC(setup_of({"policy"}), **SAC_SMALL)
     with torch.no_grad():
@@ -230,8 +229,28 @@ def test_phases_spend_the_budget_on_learning_and_collecting(
     assert algorithm.phases(Budget(0, 0)) == ()
     with pytest.raises(TrimtabError, match="offline_steps=5: .* learns from what it does itself"):
         algorithm.phases(Budget(5, 6000))
-    with pytest.raises(TrimtabError, match="online_steps=20: 4 stages of learning and 3 coll"):
+    with pytest.raises(TrimtabError, match=r"online_steps=20: 4 stages .* 3 collections of 6 do"):
         algorithm.phases(Budget(0, 20))
+    with pytest.raises(TrimtabError, match="stage_lengths: it is empty"):
+        kind(setup_of({"policy"}), stage_lengths=[])
+
+
+def test_a_stage_that_is_shorter_than_a_rollout_would_learn_nothing() -> None:
+    algorithm = GoRL(point_setup(), stage_lengths=[3.0, 1.0], **PPO_SMALL)  # 4 environments
+    enough = {phase.name: phase.length for phase in algorithm.phases(Budget(0, 4 * 34))}
+    assert enough["encode 1"] == 8 * 4
+    told = "2 stages of learning of at least 32 steps .* or a smaller algorithm.rollout_steps$"
+    with pytest.raises(TrimtabError, match=told):
+        algorithm.phases(Budget(0, 4 * 30))
+
+
+def test_at_least_two_decisions_are_collected_and_kept() -> None:
+    """One validates. With one alone nothing would, and the decoder would keep its first weights."""
+    algorithm = GoRL(point_setup(num_envs=1), stage_lengths=[1.0, 1.0], **PPO_SMALL)
+    phases = {phase.name: phase.length for phase in algorithm.phases(Budget(0, 20))}
+    assert phases["collect 0"] == 2
+    with pytest.raises(TrimtabError, match="kept_decisions=1: must be from 2 to"):
+        GoRL(point_setup(), kept_decisions=1, **PPO_SMALL)
 
 
 def test_a_warm_up_is_at_most_half_of_its_stage(setup_of: SetupOf) -> None:
@@ -467,6 +486,8 @@ def test_a_state_of_a_later_stage_is_taken_on_by_a_new_one(kind: Any, small: Any
 @pytest.mark.parametrize(("kind", "small"), KINDS)
 def test_a_gpu_replays_the_updates_of_encoder_and_decoder(kind: Any, small: Any) -> None:
     """Two stages fit into the few steps of the check, so that it sees a refit, too."""
+    if kind is GoRL:
+        small = {**small, "rollout_steps": 4}
 
     def make(seed: int, device: str) -> Algorithm:
         torch.manual_seed(seed)

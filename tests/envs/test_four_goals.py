@@ -73,6 +73,15 @@ def test_a_closed_goal_is_not_reached_and_attracts_nothing(goal: int) -> None:
         assert ended and info["goal"] == other
 
 
+def test_a_seed_begins_alike_whichever_goal_is_closed() -> None:
+    starts = [
+        [make(FOUR, closed=closed).reset(seed=seed)[0] for seed in range(3)]
+        for closed in ("none", "right", "up", "left", "down")
+    ]
+    np.testing.assert_array_equal(starts, [starts[0]] * 5)
+    assert len(np.unique(np.array(starts[0])[:, 0])) == 3
+
+
 def follow(side: int) -> Callable[[Any], Any]:
     """Return actions that go round the block above (1) or below it (-1)."""
     points = [np.array(point) for point in ((-1.5, 3.0 * side), (1.5, 3.0 * side), (1.5, 0.0))]

@@ -7,7 +7,12 @@ The runs are of ``robotics/PointMaze-FourGoals-v0`` (ways: four goals) or of
 block). From each of 10 starts a policy acts 25 times with noise, so that its own draws alone
 differ. A row for each start of a run says how many draws took each way and reached the goal, and
 how many did so when the goal that the policy takes most often from this start was closed, without
-any further learning. ``trimtab.benchmarks.board.modes`` computes the table from the rows.
+any further learning; this is empty for the routes, and where a goal was closed already.
+``trimtab.benchmarks.board.modes`` computes the table from the rows.
+
+From these starts all ways are about as long: no route is more than 0.6 m longer than the other. So
+it is where start and goal together are not far above or below the middle, in about a third of all
+starts; from the others one route is up to 3 m shorter, and the better one.
 
 Give the same command again to go on: runs that the file has are passed over. The starts are others
 than those of a run's evaluations.
@@ -16,6 +21,7 @@ than those of a run's evaluations.
 from __future__ import annotations
 
 import csv
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +34,7 @@ from trimtab.benchmarks.board.tables import csv_table
 from trimtab.benchmarks.training.evaluate import torch_act
 from trimtab.benchmarks.training.folder import POLICY, read_provenance
 from trimtab.envs.families.robotics.four_goals import GOAL_CELLS
+from trimtab.envs.registry import make
 from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
@@ -39,16 +46,25 @@ STARTS, DRAWS, FIRST_SEED = 10, 25, 50_000
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def play(policy: Policy, env: str, start: int, **options: Any) -> tuple[Array, list[Array]]:
+def even_seeds(env: str, **options: Any) -> list[int]:
+    """Return the seeds of starts from which all ways are about as long."""
+    one, (is_even, _, _) = make(env, **options), TASKS[env]
+    seeds = (s for s in itertools.count(FIRST_SEED) if is_even(one.reset(seed=s)[0]))
+    found = list(itertools.islice(seeds, STARTS))
+    one.close()
+    return found
+
+
+def play(policy: Policy, env: str, seed: int, **options: Any) -> tuple[Array, list[Array]]:
     """Return success ``[DRAWS]`` and the places ``[steps, 2]`` of episodes from one start."""
     envs = make_vec(
         env, DRAWS, seed=0, act_steps=policy.spec.horizon,
-        episode_seed=lambda row, episode: FIRST_SEED + start, **options,
+        episode_seed=lambda row, episode: seed, **options,
     )  # fmt: skip
     agent = Agent(
         torch_act(policy), DRAWS, policy.inputs, act_steps=policy.spec.horizon, deterministic=False
     )
-    agent.reset(seeds=[1_000 * start + draw for draw in range(DRAWS)])
+    agent.reset(seeds=[1_000 * seed + draw for draw in range(DRAWS)])
     envs.active[:] = True
     obs, _ = envs.reset()
     success = np.zeros(DRAWS, bool)
@@ -78,11 +94,21 @@ def route_taken(places: Array) -> int:
     return int(passed[1] < 0)
 
 
-TASKS: dict[str, tuple[Callable[[Array], int], int]] = {
-    "robotics/PointMaze-FourGoals-v0": (goal_taken, 4),
-    "robotics/PointMaze-TwoRoutes-v0": (route_taken, 2),
+def routes_are_even(obs: Array) -> bool:
+    """Return whether the routes from a first observation differ by no more than 0.6 m.
+
+    Each climbs or falls from start and goal to a corridor. So the difference of the two is twice
+    the sum of how far start and goal are above the middle.
+    """
+    return bool(2 * abs(obs[1] + obs[5]) <= 0.6)
+
+
+TASKS: dict[str, tuple[Callable[[Array], bool], Callable[[Array], int], int]] = {
+    # Starts are within 0.3 m of the middle along either axis.
+    "robotics/PointMaze-FourGoals-v0": (lambda obs: True, goal_taken, 4),
+    "robotics/PointMaze-TwoRoutes-v0": (routes_are_even, route_taken, 2),
 }
-"""By task, which way an episode took, and how many there are."""
+"""By task, whether ways from a start are even, which one an episode took, how many there are."""
 
 
 def measure(policy: Policy, env: str, **options: Any) -> list[dict[str, Any]]:
@@ -93,17 +119,17 @@ def measure(policy: Policy, env: str, **options: Any) -> list[dict[str, Any]]:
     """
     if env not in TASKS:
         raise TrimtabError(f"modes: {env} has no ways that are counted; {', '.join(TASKS)} have")
-    taken, ways = TASKS[env]
-    counts = np.zeros((STARTS, ways), int)
-    for start in range(STARTS):
-        success, places = play(policy, env, start, **options)
+    _, taken, ways = TASKS[env]
+    counts, seeds = np.zeros((STARTS, ways), int), even_seeds(env, **options)
+    for start, seed in enumerate(seeds):
+        success, places = play(policy, env, seed, **options)
         for row in np.flatnonzero(success):
             counts[start, taken(places[row])] += 1
     closed: list[int | None] = [None] * STARTS
-    if ways == len(GOAL_CELLS):
-        for start in range(STARTS):
+    if ways == len(GOAL_CELLS) and options.get("closed", "none") == "none":
+        for start, seed in enumerate(seeds):
             favourite = [*GOAL_CELLS][int(counts[start].argmax())]
-            closed[start] = int(play(policy, env, start, closed=favourite)[0].sum())
+            closed[start] = int(play(policy, env, seed, closed=favourite)[0].sum())
     return [
         {
             "start": start, "draws": DRAWS, "ways": " ".join(map(str, counts[start])),
@@ -116,7 +142,7 @@ def measure(policy: Policy, env: str, **options: Any) -> list[dict[str, Any]]:
 def rows_of(folder: Path, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     """Return a run's rows; none if it is known by its hash and seed."""
     provenance = read_provenance(folder)
-    run = provenance["config_hash"], folder.name.removeprefix("seed")
+    run = provenance["config_hash"], str(provenance["seed"])
     if run in known:
         return []
     task = provenance["identity"]["task"]

@@ -32,8 +32,8 @@ __all__ = ["FOUR_GOALS", "GOALS", "FourGoalsEnv", "build_four_goals"]
 
 ROOM: MazeMap = (
     (1, 1, 1, 1, 1, 1, 1, 1, 1),
+    (1, "g", 0, 0, 0, 0, 0, 0, 1),
     (1, 0, 0, 0, 0, 0, 0, 0, 1),
-    (1, 0, 0, 0, "g", 0, 0, 0, 1),
     (1, 0, 0, 0, 0, 0, 0, 0, 1),
     (1, 0, 0, 0, "r", 0, 0, 0, 1),
     (1, 0, 0, 0, 0, 0, 0, 0, 1),
@@ -41,7 +41,11 @@ ROOM: MazeMap = (
     (1, 0, 0, 0, 0, 0, 0, 0, 1),
     (1, 1, 1, 1, 1, 1, 1, 1, 1),
 )
-"""As in ``mazes.py``; Gymnasium-Robotics needs a goal of its own, which counts for nothing here."""
+"""As in ``mazes.py``; Gymnasium-Robotics needs a goal of its own, which counts for nothing here.
+
+It stands where nothing is ever walled up: without it a goal would be drawn, and a seed would begin
+an episode elsewhere.
+"""
 GOAL_CELLS = {"right": (4, 6), "up": (2, 4), "left": (4, 2), "down": (6, 4)}
 """Row and column of each goal."""
 GOALS = np.array([cell_to_xy(ROOM, *cell) for cell in GOAL_CELLS.values()])
@@ -119,4 +123,5 @@ def build_four_goals(task: str, *, render: bool, closed: str = _CLOSED[0]) -> Ra
     goals = [number for number, name in enumerate(GOAL_CELLS) if name != closed]
     with quiet():
         env = point_maze_of(cells, render=render, ends=False)
+    env.model.site("target").rgba[3] = 0.0  # that of Gymnasium-Robotics is not seen
     return FourGoalsEnv(env, cells, goals)

@@ -174,6 +174,8 @@ def test_only_what_says_so_starts_from_a_policy_alone(tmp_path: Path) -> None:
     env = "env=robotics/PointMaze-TwoRoutes-v0"
     words = [env, "algorithm=dppo", "policy=diffusion", f"out={tmp_path}"]
     assert "offline" not in checked_plan(compose_run(words)).identity
+    with pytest.raises(TrimtabError, match="not one of kind flow; .*, or policy=diffusion$"):
+        _ = checked_plan(compose_run([*words[:2], "policy=flow"])).identity
     with pytest.raises(TrimtabError, match="reinflow needs dataset=…"):
         checked_plan(compose_run([env, "algorithm=reinflow", "policy=flow"]))
     with pytest.raises(TrimtabError, match="or policy=… dataset=…, or policy=diffusion alone$"):
