@@ -31,15 +31,18 @@ COLUMNS = ("env", "config_hash", "seed", "start", "draws", "ways", "closed")
 ``closed`` counts successful draws with the favourite way closed, and is empty where none can be."""
 FEW = 0.1
 """Share of the draws from which on a way counts as kept."""
+RELIABLE = 0.9
+"""Share of the draws from a start that must succeed, or no way counts as kept."""
 READING = """\
 From each of ten starts a policy acts 25 times and its own noise alone differs; a row is the mean
 over runs, with the 95 percent interval of it. **Success** is the share of draws that reach a goal.
 **Entropy** is that of the ways from one start, as a share of the most that there can be: 0, one way
 alone; 1, all ways alike. It has Miller and Madow's correction for the number of draws. **Ways** are
-those with at least a tenth of the draws. **Closed** is the success after the way that the policy
+those with at least a tenth of the draws. Both are 0 where less than nine tenths of the draws from a
+start succeed: random pushes come upon a goal of four in half of the draws, and upon each as often.
+**Closed** is the success after the way that the policy
 takes most often from a start has been walled up, without any further learning: what modes are
-worth. Entropy and ways say what is kept only where success is near 1: random pushes come upon a
-goal of four in half of the draws, and upon each as often."""
+worth, and also what a policy can do that sees that it does not get on."""
 Array = NDArray[np.float64]
 
 
@@ -52,8 +55,8 @@ class Modes:
         config_hash: of the run.
         seed: of the run.
         success: share of draws that reach a goal.
-        entropy: of the ways, as a share of the most possible.
-        ways: how many ways have at least a tenth of the draws.
+        entropy: of the ways, as a share of the most possible; 0 where draws are not reliable.
+        ways: how many ways have at least a tenth of the draws; 0 likewise.
         closed: share of successful draws with the favourite way closed; empty where none can be.
     """
 
@@ -105,12 +108,17 @@ def read_modes(path: Path) -> list[Modes]:
 def _modes(run: tuple[str, str, int], starts: Sequence[Mapping[str, str]]) -> Modes:
     draws = [int(row["draws"]) for row in starts]
     counts = [np.array(row["ways"].split(), np.float64) for row in starts]
+    success = [float(one.sum()) / n for one, n in zip(counts, draws, strict=True)]
+    kept = [
+        one if rate >= RELIABLE else np.zeros_like(one)
+        for one, rate in zip(counts, success, strict=True)
+    ]
     closed = [int(row["closed"]) / n for row, n in zip(starts, draws, strict=True) if row["closed"]]
     return Modes(
         *run,
-        tuple(float(one.sum()) / n for one, n in zip(counts, draws, strict=True)),
-        tuple(entropy(one) for one in counts),
-        tuple(int((one >= FEW * n).sum()) for one, n in zip(counts, draws, strict=True)),
+        tuple(success),
+        tuple(entropy(one) for one in kept),
+        tuple(int((one >= FEW * n).sum()) for one, n in zip(kept, draws, strict=True)),
         tuple(closed),
     )
 

@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> Path:
     rows = [
         row(FOUR, digest, seed, start, ways, closed)
         for digest, seed, ways, closed in (
-            ("a", 1, "5 5 0 0", 6), ("a", 0, "3 3 2 2", 8), ("b", 0, "0 8 0 0", 0),
+            ("a", 1, "5 5 0 0", 6), ("a", 0, "3 3 2 2", 8), ("b", 0, "2 2 2 2", 0),
         )
         for start in (0, 1)
     ]  # fmt: skip
@@ -64,6 +64,9 @@ def test_rows_are_read_as_written(file: Path) -> None:
     assert runs[0].success == (1.0, 1.0) and runs[2].success == (0.8, 0.8)
     assert runs[0].ways == (2, 2) and runs[1].ways == (4, 4)
     assert runs[0].closed == (0.6, 0.6) and runs[3].closed == ()
+    # Draws that succeed by chance keep nothing: 8 of 10 are too few.
+    assert runs[2].entropy == (0.0, 0.0) and runs[2].ways == (0, 0)
+    assert read_modes(file)[3].ways == (1, 1)
     # Two ways of four alike: one bit of two, and the correction of 1 / 20 nat.
     assert runs[0].entropy[0] == pytest.approx((np.log(2) + 1 / 20) / np.log(4))
 
