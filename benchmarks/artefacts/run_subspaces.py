@@ -64,7 +64,8 @@ def subspaces_of_run(folder: Path, dimensions: Sequence[int], least: int) -> Run
     Args:
         folder: of the run, which may be finished or not.
         dimensions: numbers of eigenvectors.
-        least: pairs of observation and action; on-policy, whole rollouts of at least so many.
+        least: pairs of observation and action. On-policy, these are whole rollouts of at least so
+            many; off-policy, whole batches, and as many rows as the replay buffer has are enough.
 
     Raises:
         TrimtabError: if it is no such run, has no checkpoint, or was made by another version.
@@ -167,7 +168,8 @@ def _of_sac(plan: Plan, state: Any, dimensions: Sequence[int], least: int) -> li
     experience.load_state_dict(state["experience"])
     set_random_states(config["device"], state)
     size = algorithm.pace.batch_size
-    minibatches = [experience.source.sample(size) for _ in range(math.ceil(least / size))]
+    count = math.ceil(min(least, len(experience.buffer)) / size)  # more would only be repeated
+    minibatches = [experience.source.sample(size) for _ in range(count)]
     every = experience.source.sample(size * len(minibatches))
 
     def losses(data: Batch) -> dict[str, Tensor]:
