@@ -31,6 +31,8 @@ def subspace(run: str, dimensions: str, pairs: int, out: str, format: str) -> in
     sizes = _sizes(dimensions)
     if out and os.path.lexists(out):
         raise TrimtabError(f"subspace: out={out}: is there already; name a new file")
+    if not listed(run):
+        raise TrimtabError(f"subspace: run={run}: names no run; give the folder of one")
     runs = [subspaces_of_run(Path(folder), sizes, pairs) for folder in listed(run)]
     rows = [row for one in runs for row in _rows(one, runs[0])]
     if len(runs) == 1:

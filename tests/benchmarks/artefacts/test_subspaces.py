@@ -288,11 +288,17 @@ def test_the_command_prints_and_writes_shares_and_overlaps(
 
 
 def test_what_cannot_be_measured_is_told_in_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
-    trpo = ["env=gym/InvertedPendulum-v5", "algorithm=props", "online_steps=64", f"out={tmp_path}"]
-    trpo += ["eval_episodes=1", "num_envs=1", "algorithm.rollout_steps=32"]
-    other = train(compose_run(trpo)).folder
+    words_of_other = [
+        "env=gym/InvertedPendulum-v5",
+        "algorithm=props",
+        "online_steps=64",
+        f"out={tmp_path}",
+    ]
+    words_of_other += ["eval_episodes=1", "num_envs=1", "algorithm.rollout_steps=32"]
+    other = train(compose_run(words_of_other)).folder
     for words, told in (
         ([f"run={tmp_path}"], "is not the folder of a run"),
+        (["run=,"], "names no run"),
         ([f"run={other}"], "a run of PROPS cannot be measured"),
         ([f"run={runs['early']}", "dimensions=1,x"], "must be whole numbers of at least 1"),
         ([f"run={runs['early']}", "dimensions=500"], "too few weights for 500 directions"),
