@@ -153,11 +153,7 @@ class SAC(Algorithm):
 
     def update_actor(self, raw_obs: Obs, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of actor and temperature; return the actor's loss and log-densities."""
-        # Actor: entropy-regularised ascent on the critics, whose weights get no gradients.
-        action, log_prob = self.sample(raw_obs)
-        value = self.critic(obs, action)
-        value = value.amin(0) if self.pessimistic_actor else value.mean(0)
-        actor_loss = (alpha * log_prob - value).mean()
+        actor_loss, log_prob = self.actor_loss(raw_obs, obs, alpha)
         self.actor_optimizer.step(actor_loss)
 
         # Temperature: raise alpha while the entropy is below its target.
@@ -165,6 +161,14 @@ class SAC(Algorithm):
         temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
         self.temperature_optimizer.step(temperature_loss)
         return actor_loss, log_prob
+
+    def actor_loss(self, raw_obs: Obs, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the actor's loss, and log-densities ``[B]`` of the actions that it is made of."""
+        # Entropy-regularised ascent on the critics, whose weights get no gradients.
+        action, log_prob = self.sample(raw_obs)
+        value = self.critic(obs, action)
+        value = value.amin(0) if self.pessimistic_actor else value.mean(0)
+        return (alpha * log_prob - value).mean(), log_prob
 
     def sample(self, raw_obs: Obs) -> tuple[Tensor, Tensor]:
         """Return sampled actions scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""

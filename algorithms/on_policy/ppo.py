@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -54,14 +54,14 @@ class Samples:
     def __len__(self) -> int:
         return len(self.obs)
 
-    def __getitem__(self, rows: Tensor) -> Samples:
+    def __getitem__(self, rows: Tensor) -> Self:
         """Return some of the rows, in the shape of ``rows``."""
-        return Samples(*(part[rows] for part in vars(self).values()))
+        return type(self)(*(part[rows] for part in vars(self).values()))
 
-    def unbind(self) -> list[Samples]:
+    def unbind(self) -> list[Self]:
         """Return what :meth:`__getitem__` made of ``rows`` of two dimensions, row by row."""
         parts = zip(*(part.unbind() for part in vars(self).values()), strict=True)
-        return [Samples(*values) for values in parts]
+        return [type(self)(*values) for values in parts]
 
 
 class PPO(Algorithm):
@@ -191,12 +191,17 @@ class PPO(Algorithm):
 
     def value_loss(self, part: Samples) -> Tensor:
         """Return the squared error of V, or the worse one of V and V kept near its old value."""
-        value: Tensor = self.critic(part.obs).squeeze(-1)
+        value = self.value(part)
         error = (value - part.target).square()
         if self.value_clip is not None:
             near = part.value + (value - part.value).clamp(-self.value_clip, self.value_clip)
             error = torch.maximum(error, (near - part.target).square())
         return error.mean()
+
+    def value(self, part: Samples) -> Tensor:
+        """Return V of a minibatch ``[M]``."""
+        value: Tensor = self.critic(part.obs).squeeze(-1)
+        return value
 
     @torch.no_grad()
     def samples(self, data: Rollout) -> Samples:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from trimtab.benchmarks.cli.words import Command, Setting
 
-__all__ = ["BACKEND", "COMMANDS", "DISCOUNT", "EPISODES", "FILMED", "UPDATES"]
+__all__ = ["BACKEND", "COMMANDS", "DISCOUNT", "EPISODES", "FILMED", "PAIRS", "UPDATES"]
 
 DISCOUNT = 0.99
 """Gamma of a decision in an evaluation by data alone."""
@@ -17,6 +17,8 @@ BACKEND = "torch"
 """What runs a policy by default."""
 EPISODES = 50
 """Number of episodes that a policy is judged in by default."""
+PAIRS = 10_000
+"""Pairs of observation and action from which gradient subspaces are measured."""
 FILMED = 3
 """Number of episodes that a video shows by default."""
 
@@ -402,6 +404,30 @@ COMMANDS: dict[str, Command] = {
             "format": FORMAT,
         },
         by="what",
+    ),
+    "subspace": Command(
+        "trimtab.benchmarks.cli.commands.subspace:subspace",
+        "measure how much of a run's gradients lies in few directions of high curvature",
+        (
+            "trimtab subspace run=runs/…/seed0",
+            "trimtab subspace run=<a run of ppo>,<one of more steps> out=subspaces.csv",
+            "trimtab subspace run=<a run of sac> dimensions=1,10,100 pairs=20000 format=json",
+        ),
+        {
+            "run": Setting(
+                ...,
+                "folder of a run of PPO or SAC; or several, separated by commas, whose subspaces "
+                "are compared with the first one's",
+            ),
+            "dimensions": Setting(
+                "1,2,5,10,20,50,100", "numbers of eigenvectors, separated by commas"
+            ),
+            "pairs": Setting(
+                PAIRS, "observations and actions that Hessians and gradients come from", least=1
+            ),
+            "out": Setting("", "file.csv to write the rows to"),
+            "format": FORMAT,
+        },
     ),
     "speed": Command(
         "trimtab.benchmarks.cli.commands.speed:speed",

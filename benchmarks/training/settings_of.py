@@ -17,7 +17,7 @@ from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.errors import TrimtabError
 from trimtab.plugins import command_line
 
-__all__ = ["command_of", "differing", "identity_words", "settings_of", "text_of"]
+__all__ = ["command_of", "differing", "identity_words", "settings_of", "text_of", "words_of"]
 
 _WORDS = {
     "task.id": "env",
@@ -135,16 +135,25 @@ def command_of(folder: Path) -> str | None:
 
     Its ``out`` is where the folder is now; runs of earlier versions have not noted their words.
     """
-    told = _or_nothing(read_provenance, folder)
-    words, named = told.get("command"), told.get("plugins") or []
-    if not _is_text(words) or not _is_text(named):
-        words, named = _noted(folder / CONFIG)
+    words, named = words_of(folder)
     if not words:
         return None
+    return command_line("train", *words, *_out(folder, words), named=named)
+
+
+def words_of(folder: Path) -> tuple[list[str], list[str]]:
+    """Return what asked for the run in ``folder``: its words but ``out``, and its plug-ins.
+
+    There are no words of a run that has not noted them.
+    """
+    told = _or_nothing(read_provenance, folder)
+    words: Any = told.get("command")
+    named: Any = told.get("plugins") or []
+    if not _is_text(words) or not _is_text(named):
+        words, named = _noted(folder / CONFIG)
     # A suite's later word wins over an earlier one; train takes each setting once.
     last = {word.partition("=")[0].lstrip("+~"): word for word in words}
-    words = [word for key, word in last.items() if key != "out"]
-    return command_line("train", *words, *_out(folder, words), named=named)
+    return [word for key, word in last.items() if key != "out"], named
 
 
 def _is_text(value: Any) -> bool:

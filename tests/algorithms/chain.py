@@ -25,6 +25,7 @@ from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.fast_td3 import FastTD3
 from trimtab.algorithms.off_policy.flash_sac import FlashSAC
+from trimtab.algorithms.off_policy.goal_distance import GoalDistance
 from trimtab.algorithms.off_policy.gorl_sac import GoRLSAC
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.sac_flow import SACFlow
@@ -76,6 +77,8 @@ WITHOUT_CRITIC |= {"gorl_sac"}
 WITHOUT_CRITIC |= {"reppo"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
 CLONED = {"diffusion_awr", "diffusion_rwr"}
+# What it learns are numbers of transitions to goals, and the chain has none.
+WITHOUT_CRITIC |= {"goal_distance"}
 # Its value and its policy are one: no value is left to learn where its policy is held.
 WITHOUT_CRITIC |= {"meow"}
 OF_THE_DATA = {"idql", "iql", "famo2o"}
@@ -225,7 +228,7 @@ WITH_CRITICS = (
     SimbaV2, TD3, XQC,
 )  # fmt: skip
 """The classes whose state-action values :func:`critics_of` reads, but for those of ``UNREAD``."""
-UNREAD = (SERL, GoRLSAC)
+UNREAD = (SERL, GoRLSAC, GoalDistance)
 WITH_VALUES = (RolloutActorCritic, PPO, SB3PPO)
 """The classes whose state values :func:`value_of` reads."""
 

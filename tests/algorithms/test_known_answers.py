@@ -231,6 +231,7 @@ ON_POLICY: dict[str, Any] = {
     "gae_decay": 1.0,
     "pretraining_updates": 0,
     "rollin_share": 0.0,
+    "post_critic": False,  # beside a second critic, the first one alone is no value
     "value_hidden": [32],
     "value_rows": 4096,
 }

@@ -26,7 +26,7 @@ def test_all_families_are_found() -> None:
         "playground": 25,
         "pusht": 1,
         "robosuite": 14,
-        "robotics": 64,
+        "robotics": 65,
     }
     for family, count in counts.items():
         assert sum(id.startswith(f"{family}/") for id in ids) == count

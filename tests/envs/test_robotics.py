@@ -11,6 +11,7 @@ import pytest
 
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.families.robotics.four_goals import FOUR_GOALS
+from trimtab.envs.families.robotics.gusts import GUSTS
 from trimtab.envs.families.robotics.kitchen import KITCHEN_SUBTASKS
 from trimtab.envs.families.robotics.mazes import OWN_MAZES
 from trimtab.envs.families.robotics.two_doors import TWO_DOORS
@@ -20,7 +21,7 @@ TASKS = {
     id.removeprefix("robotics/"): task
     for id, task in list_tasks().items()
     if id.startswith("robotics/")
-    and id.removeprefix("robotics/") not in {*OWN_MAZES, *TWO_DOORS, *FOUR_GOALS}
+    and id.removeprefix("robotics/") not in {*OWN_MAZES, *TWO_DOORS, *FOUR_GOALS, *GUSTS}
 }
 STEPS = 20
 

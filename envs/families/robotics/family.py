@@ -10,8 +10,8 @@ Adroit (Rajeswaran et al., 2018, "Learning Complex Dexterous Manipulation"): pos
 joints of a hand, and of up to six that carry it, 100 times a second; rewards as Gymnasium-Robotics
 shapes them, or 10 on success and -0.1 elsewhere (``Sparse``). An episode goes on after success.
 
-Mazes are described in ``mazes.py``, ``two_doors.py`` and ``four_goals.py``, the kitchen in
-``kitchen.py``.
+Mazes are described in ``mazes.py``, ``two_doors.py``, ``four_goals.py`` and ``gusts.py``, the
+kitchen in ``kitchen.py``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
 from trimtab.envs.families.robotics.four_goals import FOUR_GOALS, build_four_goals
 from trimtab.envs.families.robotics.goals import FlatGoalEnv, registered
+from trimtab.envs.families.robotics.gusts import GUSTS, build_gusts
 from trimtab.envs.families.robotics.kitchen import KITCHENS, build_kitchen
 from trimtab.envs.families.robotics.mazes import (
     ANT_MAZES,
@@ -107,6 +108,7 @@ _BUILDERS: dict[str, Callable[..., RawEnv]] = {
     **dict.fromkeys(OWN_MAZES, build_own_maze),
     **dict.fromkeys(TWO_DOORS, build_two_doors),
     **dict.fromkeys(FOUR_GOALS, build_four_goals),
+    **dict.fromkeys(GUSTS, build_gusts),
     **dict.fromkeys(POINT_MAZES, build_point_maze),
     **dict.fromkeys(ANT_MAZES, build_ant_maze),
     **dict.fromkeys(_ADROIT, _build_adroit),
@@ -127,6 +129,7 @@ FAMILY = Family(
         **OWN_MAZES,
         **TWO_DOORS,
         **FOUR_GOALS,
+        **GUSTS,
         **POINT_MAZES,
         **ANT_MAZES,
         **_ADROIT,

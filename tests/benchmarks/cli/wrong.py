@@ -48,7 +48,9 @@ SPOILT_SUITE += ("title: X\nseeds: [0]\nruns: {a: {overrides: [env=gym/Nope-v1]}
 SPOILT_METHOD = ("algorithm: {_target_: os.getcwd}", "algorithm: {_target_: 3}", "algorithm: []")
 SPOILT_METHOD += ("# @package _global_\nalgorithm: {_target_: pathlib.Path}", "algorithm: null")
 SPOILT_METHOD += ("# @package _global_\nalgorithm: {_target_: no.Such, x: 1}", "online_steps: x")
-LONG = frozenset({"online_steps", "offline_steps", "eval_episodes", "episodes", "video_episodes"})
+LONG = frozenset(
+    {"online_steps", "offline_steps", "eval_episodes", "episodes", "video_episodes", "pairs"}
+)
 """Settings that make a right command long."""
 SLOW = frozenset({"speed", "doctor", "bench", "check"})
 """Commands that take long where every word is right."""

@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from trimtab.algorithms.on_policy.pdppo import PDPPO
 from trimtab.benchmarks.training.evaluate import evaluate
 from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
+from trimtab.envs.families.robotics.gusts import in_pit
 from trimtab.envs.registry import make
 from trimtab.policies.bundle.bundle import bundle_hash, load_bundle, save_bundle
 from trimtab.policies.runtime import load_policy
-from trimtab.types import TrimtabError
+from trimtab.types import Rollout, TrimtabError
 
 MAZE = "robotics/PointMaze-TwoRoutes-v0"
 SMALL = ["algorithm.hidden=[16]", "algorithm.batch_size=16", "num_envs=2", "eval_episodes=2"]
@@ -166,3 +169,33 @@ def test_a_history_that_a_method_does_not_read_is_refused(
     with pytest.raises(TrimtabError, match=told):
         train(compose_run(words(case, tmp_path / "runs")))
     assert not list(tmp_path.rglob("provenance.json"))
+
+
+def test_the_post_decision_state_of_every_decision_reaches_its_critic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Rollout, Any]] = []
+    samples = PDPPO.samples
+
+    def watched(self: PDPPO, data: Rollout) -> Any:
+        seen.append((data, samples(self, data)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(PDPPO, "samples", watched)
+    case = ["algorithm=pdppo", "algorithm.rollout_steps=50", "algorithm.epochs=1", *SMALL]
+    case += ["algorithm.normalize_observations=false", "online_steps=400", f"out={tmp_path}"]
+    train(compose_run(["env=robotics/PointMaze-Gusts-v0", *case]))
+    ended, gusts = 0, []
+    for data, found in seen:
+        after: Any = data.next_obs
+        assert torch.equal(found.post, after["post_decision"].flatten(0, 1))
+        state, post = after["observation"], after["post_decision"]
+        assert torch.equal(state[..., :2], post[..., :2])  # a gust moves nothing yet
+        gusts.append((state - post)[..., 2:].flatten())
+        failed = data.discount == 0
+        places = post[failed].tolist()
+        ended += len(places)
+        # Of an episode that ended, it is the last decision's, and not the next episode's first one.
+        assert all(in_pit(x, y) or np.hypot(x - 3.0, y + 1.5) <= 0.45 for x, y, *_ in places)
+    assert len(seen) == 4 and ended > 0
+    assert torch.cat(gusts).std() == pytest.approx(1.0, abs=0.15)
