@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Fallback(ABC):
     patience: int = 0
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.patience, int) and not isinstance(self.patience, bool)
+        whole = isinstance(self.patience, Integral) and not isinstance(self.patience, bool)
         if not whole or self.patience < 0:
             raise TrimtabError(
                 f"fallback: patience={self.patience}: give a whole number of ticks, at least 0"
@@ -83,7 +84,11 @@ class SafeAction(Fallback):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "safe", tuple(float(x) for x in self.safe))
+        try:
+            safe = tuple(float(x) for x in self.safe)
+        except (TypeError, ValueError) as error:
+            raise TrimtabError(f"fallback: safe={self.safe!r}: give a tuple of numbers") from error
+        object.__setattr__(self, "safe", safe)
 
     def action(self, last: Array | None, planned: Array | None) -> Array | None:
         """Return the safe action."""
@@ -113,7 +118,7 @@ class Damp(SafeAction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.keep < 1.0:
+        if not (isinstance(self.keep, Real) and 0.0 <= self.keep < 1.0):
             raise TrimtabError(f"fallback: keep={self.keep}: give a number from 0 to below 1")
 
     def action(self, last: Array | None, planned: Array | None) -> Array | None:
