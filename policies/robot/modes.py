@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -29,7 +30,7 @@ __all__ = ["MODES", "Blended", "Mode", "RecedingHorizon", "TemporalEnsemble", "c
 class Mode(ABC):
     """Chooses the action of every tick from the chunks that were received.
 
-    An object belongs to one robot: it holds the plan.
+    An object holds the plan of one robot; a runner makes its own with the same settings.
 
     Attributes:
         interval: ticks from one chunk to the next that is asked for, at least 1.
@@ -39,7 +40,7 @@ class Mode(ABC):
     _newest: Chunk | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.interval, bool) or not isinstance(self.interval, int):
+        if isinstance(self.interval, bool) or not isinstance(self.interval, Integral):
             raise TrimtabError(f"mode: interval={self.interval}: give a whole number of ticks")
         if self.interval < 1:
             raise TrimtabError(f"mode: interval={self.interval}: give at least 1 tick")
@@ -93,7 +94,7 @@ class TemporalEnsemble(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not np.isfinite(self.m):
+        if not (isinstance(self.m, Real) and np.isfinite(self.m)):
             raise TrimtabError(f"mode: m={self.m}: give a finite number")
 
     def begin(self) -> None:
@@ -135,9 +136,9 @@ class Blended(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.share <= 1.0:
+        if not (isinstance(self.share, Real) and 0.0 < self.share <= 1.0):
             raise TrimtabError(f"mode: share={self.share}: give a number above 0 and at most 1")
-        if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 0:
+        if isinstance(self.ramp, bool) or not isinstance(self.ramp, Integral) or self.ramp < 0:
             raise TrimtabError(f"mode: ramp={self.ramp}: give a whole number of ticks, at least 0")
 
     def begin(self) -> None:

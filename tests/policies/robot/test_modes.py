@@ -200,11 +200,20 @@ def test_the_plan_shows_what_will_be_played() -> None:
         (lambda: TemporalEnsemble(m=float("nan")), "finite"),
         (lambda: Blended(share=0.0), "share=0.0"),
         (lambda: Blended(ramp=-1), "ramp=-1"),
+        (lambda: Blended(share="half"), "share=half"),  # type: ignore[arg-type]
+        (lambda: TemporalEnsemble(m=None), "m=None"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_mode_is_refused(make: Any, word: str) -> None:
     with pytest.raises(TrimtabError, match=word):
         make()
+
+
+def test_two_robots_may_be_given_one_mode() -> None:
+    for mode in modes(4):
+        one, other = numbered(mode=mode), numbered(mode=mode)
+        assert one.step([0.0]).item() == 0.0
+        assert other.step([500.0]).item() == 500.0
 
 
 def test_ticks_must_increase() -> None:
