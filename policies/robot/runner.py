@@ -221,7 +221,10 @@ class PolicyRunner(OnnxPolicy):
         return Chunk(first, np.array(actions, np.float32).reshape(-1, self.action_dim))
 
     def sample_noise(self, rows: int) -> Array:
-        """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros."""
+        """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros.
+
+        A log does not have it: played again, the steps after it have other noise.
+        """
         return self._agent.draw_noise(rows)
 
     def close(self) -> None:
