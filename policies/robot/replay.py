@@ -94,8 +94,8 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
         bundle: folder of its bundle, if that was moved.
 
     Raises:
-        TrimtabError: if the log was changed or has no tick, or if the bundle is not there or not the
-            one that the log was written with.
+        TrimtabError: if the log was changed or has no tick, or if the bundle is not there, or is
+            another one than the log was written with.
     """
     log = read_log(path)
     folder = bundle or log.settings.get("bundle")

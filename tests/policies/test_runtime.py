@@ -62,6 +62,14 @@ def test_a_wrong_setting_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("setting", [{"fallback": Hold()}, {"apart": True}])
+def test_settings_of_a_robot_are_not_taken_for_those_of_a_policy(
+    setting: dict[str, Any], bundle_of: BundleOf
+) -> None:
+    with pytest.raises(TrimtabError, match="by trimtab.policies.runtime.load_policy"):
+        trimtab.load_policy(bundle_of("flow"), **setting)
+
+
 @pytest.mark.parametrize("count", [1, 3, 64])
 def test_onnxruntime_equals_torch(
     case: str, count: int, bundle_of: BundleOf, policy_of: Callable[[str], Policy], rows: Any
