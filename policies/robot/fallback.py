@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class Fallback(ABC):
     patience: int = 0
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.patience, Integral) and not isinstance(self.patience, bool)
+        whole = isinstance(self.patience, int) and not isinstance(self.patience, bool)
         if not whole or self.patience < 0:
             raise TrimtabError(
                 f"fallback: patience={self.patience}: give a whole number of ticks, at least 0"
@@ -118,7 +117,11 @@ class Damp(SafeAction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.keep, Real) and 0.0 <= self.keep < 1.0):
+        try:
+            right = 0.0 <= self.keep < 1.0
+        except TypeError:
+            right = False
+        if not right:
             raise TrimtabError(f"fallback: keep={self.keep}: give a number from 0 to below 1")
 
     def action(self, last: Array | None, planned: Array | None) -> Array | None:

@@ -49,14 +49,16 @@ def limited_velocity(
         The velocity ``[A]`` and the acceleration ``[A]``. A velocity that can be reached is the
         wanted one to the bit.
     """
-    goal, v, a = (np.asarray(x, np.float64) for x in (wanted, velocity, acceleration))
-    most_a, most_j = (np.asarray(x, np.float64) for x in (most_acceleration, most_jerk))
+    goal, v, a, least_v, most_v, most_a, most_j = (
+        np.asarray(x, np.float64)
+        for x in (wanted, velocity, acceleration, low, high, most_acceleration, most_jerk)
+    )
     with np.errstate(invalid="ignore"):  # no jerk limit: inf/inf
         fading = np.where(np.isfinite(most_j), np.minimum(most_j / most_a, 1 / period), 1 / period)
     asked = (goal - v) / period
     found = np.clip(asked, a - most_j * period, a + most_j * period)
-    found = np.minimum(found, np.minimum(fading * (high - v), most_a))
-    found = np.maximum(found, -np.minimum(fading * (v - low), most_a))
+    found = np.minimum(found, np.minimum(fading * (most_v - v), most_a))
+    found = np.maximum(found, -np.minimum(fading * (v - least_v), most_a))
     return np.where(found == asked, goal, v + found * period), found
 
 
@@ -168,13 +170,14 @@ class Limiter:
 
     def __init__(
         self,
-        low: Values,
-        high: Values,
+        low: ArrayLike,
+        high: ArrayLike,
         most: list[Values],
         period: float | None,
         of_velocities: bool,
     ) -> None:
-        self._low, self._high, self._most = low, high, most
+        self._low, self._high = (np.asarray(end, np.float64) for end in (low, high))
+        self._most = most
         self._period, self._of_velocities = period, of_velocities
         self.begin()
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class Mode(ABC):
     _newest: Chunk | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.interval, bool) or not isinstance(self.interval, Integral):
+        if isinstance(self.interval, bool) or not isinstance(self.interval, int):
             raise TrimtabError(f"mode: interval={self.interval}: give a whole number of ticks")
         if self.interval < 1:
             raise TrimtabError(f"mode: interval={self.interval}: give at least 1 tick")
@@ -94,7 +93,11 @@ class TemporalEnsemble(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.m, Real) and np.isfinite(self.m)):
+        try:
+            right = bool(np.isfinite(self.m))
+        except TypeError:
+            right = False
+        if not right:
             raise TrimtabError(f"mode: m={self.m}: give a finite number")
 
     def begin(self) -> None:
@@ -136,9 +139,13 @@ class Blended(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.share, Real) and 0.0 < self.share <= 1.0):
+        try:
+            right = 0.0 < self.share <= 1.0
+        except TypeError:
+            right = False
+        if not right:
             raise TrimtabError(f"mode: share={self.share}: give a number above 0 and at most 1")
-        if isinstance(self.ramp, bool) or not isinstance(self.ramp, Integral) or self.ramp < 0:
+        if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 0:
             raise TrimtabError(f"mode: ramp={self.ramp}: give a whole number of ticks, at least 0")
 
     def begin(self) -> None:
