@@ -158,6 +158,8 @@ class Limiter:
     force is told (:meth:`begin`).
 
     Attributes:
+        low: lower limits of all commands ``[A]``.
+        high: upper limits, likewise.
         count: ticks since the last ``begin`` on which a limit changed the command.
 
     Args:
@@ -176,7 +178,7 @@ class Limiter:
         period: float | None,
         of_velocities: bool,
     ) -> None:
-        self._low, self._high = (np.asarray(end, np.float64) for end in (low, high))
+        self.low, self.high = (np.asarray(end, np.float64) for end in (low, high))
         self._most = most
         self._period, self._of_velocities = period, of_velocities
         self.begin()
@@ -191,15 +193,15 @@ class Limiter:
             TrimtabError: if rates are limited and the command is beyond the range, to which there
                 is then no way within the limits.
         """
-        beyond = command is not None and np.any((command < self._low) | (command > self._high))
+        beyond = command is not None and np.any((command < self.low) | (command > self.high))
         if beyond and self._period is not None:
             raise TrimtabError(
-                f"action {command}: is beyond the limits of the commands, {self._low} to "
-                f"{self._high}, and rates are limited; check its units, or clip it"
+                f"action {command}: is beyond the limits of the commands, {self.low} to "
+                f"{self.high}, and rates are limited; check its units, or clip it"
             )
         self.count = 0
         self._last = self._goal = None if command is None else command.astype(np.float64)
-        self._rate = np.zeros(len(self._low))  # change of the command a second, at the last tick
+        self._rate = np.zeros(len(self.low))  # change of the command a second, at the last tick
 
     def apply(self, command: Array, ticks: int = 1) -> Array:
         """Return the command ``[A]`` as far as the limits allow it.
@@ -209,11 +211,11 @@ class Limiter:
             ticks: control ticks since the last command. On those that were left out, the robot is
                 taken to have kept that one: a position at rest, a velocity without acceleration.
         """
-        goal = np.clip(command.astype(np.float64), self._low, self._high)
+        goal = np.clip(command.astype(np.float64), self.low, self.high)
         allowed = goal
         if self._period is not None and self._last is not None and self._goal is not None:
             if ticks > 1:
-                self._rate = np.zeros(len(self._low))
+                self._rate = np.zeros(len(self.low))
             goal_rate = (goal - self._goal) / (ticks * self._period)
             allowed = self._rates(goal, goal_rate, self._last, self._period)
         self._last, self._goal = allowed, goal
@@ -225,7 +227,7 @@ class Limiter:
         velocity, acceleration, jerk = self._most
         if self._of_velocities:
             found, self._rate = limited_velocity(
-                goal, last, self._rate, period=period, low=self._low, high=self._high,
+                goal, last, self._rate, period=period, low=self.low, high=self.high,
                 most_acceleration=acceleration, most_jerk=jerk,
             )  # fmt: skip
         else:
@@ -236,7 +238,7 @@ class Limiter:
             )  # fmt: skip
             there = (goal - last) / period == self._rate  # which may round, where goal does not
             found = np.where(there, goal, last + self._rate * period)
-        inside: Values = np.clip(found, self._low, self._high)  # it may round
+        inside: Values = np.clip(found, self.low, self.high)  # it may round
         return inside
 
     def _velocity_to(self, goal: Values, goal_rate: Values, last: Values, period: float) -> Values:
@@ -249,8 +251,8 @@ class Limiter:
         wanted = np.where(distance == 0, (goal - last) / period, wanted)
         slow: Values = np.clip(
             wanted,
-            -self._closing(last - self._low, period),
-            self._closing(self._high - last, period),
+            -self._closing(last - self.low, period),
+            self._closing(self.high - last, period),
         )
         return slow
 

@@ -205,8 +205,9 @@ def check_mode(
             f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
             f"{act_steps} ticks apart in training; give interval={act_steps}"
         )
-    if remembers and late:
+    if remembers and (late or not isinstance(mode, RecedingHorizon)):
         raise TrimtabError(
             "the policy reads what it decided and earned before, which is not known while an "
-            "answer is late; let it decide within the tick"
+            "answer is late, and is not what is played of several chunks; let it decide within the "
+            "tick, by RecedingHorizon"
         )

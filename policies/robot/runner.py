@@ -90,10 +90,10 @@ class PolicyRunner(OnnxPolicy):
         self._log = log
         if log is not None:
             self._inference = log.watch(self._inference)
-        if fallback is not None:
-            fallback.check(self.action_low, self.action_high)
         period = None if contract.control_rate is None else 1.0 / contract.control_rate
         self._limiter = (limits or Limits()).limiter(self.action_low, self.action_high, period)
+        if fallback is not None:
+            fallback.check(self._limiter.low, self._limiter.high)
         given = contract.evaluate_deterministic if deterministic is None else deterministic
         self._agent = Agent(
             self.infer, 1, contract.inputs, act_steps=contract.act_steps, deterministic=given

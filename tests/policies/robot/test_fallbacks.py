@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.robot.modes import RecedingHorizon
-from trimtab.policies.runtime import Damp, Fallback, Hold, PlayOut, PolicyRunner, SafeAction
+from trimtab.policies.runtime import Damp, Fallback, Hold, Limits, PlayOut, PolicyRunner, SafeAction
 
 numbered = load_module(Path(__file__).with_name("numbered.py")).numbered
 
@@ -133,6 +133,10 @@ def test_nothing_is_held_before_a_command_is_known() -> None:
         (lambda: numbered(fallback=SafeAction(safe=(1.0, 2.0))), "give 1 numbers"),
         (lambda: numbered(fallback=SafeAction(safe=(2e6,))), "within the limits"),
         (lambda: numbered(fallback=SafeAction(safe=(float("nan"),))), "within the limits"),
+        (
+            lambda: numbered(fallback=SafeAction(safe=(1.0,)), limits=Limits(high=0.5)),
+            r"commands, \[-1000000.0\] to \[0.5\]",
+        ),
         (lambda: Damp(safe=(0.0,), keep=1.0), "keep=1.0"),
         (lambda: Damp(safe=(0.0,), keep="half"), "keep=half"),  # type: ignore[arg-type]
         (lambda: SafeAction(safe=0.0), "tuple of numbers"),  # type: ignore[arg-type]
