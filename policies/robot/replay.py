@@ -165,7 +165,7 @@ def _runner(log: Log, files: PolicyFiles, where: str) -> tuple[PolicyRunner, Rep
             limits=_made(log.settings["limits"], {"Limits": Limits}),
             inference=repeated,
         )  # fmt: skip
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise TrimtabError(
             f"{log.where}: was written with a mode, a fallback or limits that this Trimtab does "
             f"not have ({error})"

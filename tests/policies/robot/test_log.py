@@ -271,6 +271,7 @@ def test_a_log_of_another_bundle_is_refused(small: Path, bundle_of: BundleOf) ->
     for change, word in (
         (lambda body: json.dumps({**json.loads(body), "bundle": 3}).encode(), "names no bundle"),
         (lambda body: json.dumps({**json.loads(body), "mode": {"name": "X"}}).encode(), "'X'"),
+        (lambda body: json.dumps({**json.loads(body), "mode": 3}).encode(), "a mode"),
         (lambda body: b"[]", "no mapping"),
         (lambda body: b"{", "not readable JSON"),
     ):
