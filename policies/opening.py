@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ def load_policy(
         >>> action = runner.step(observation)
     """
     folder = bundle_folder(policy)
+    of_robots = sorted(settings.keys() & inspect.signature(runtime.load_policy).parameters.keys())
+    if of_robots:
+        raise TrimtabError(
+            f"load_policy: {of_robots[0]}: is a setting of a robot; export a bundle, and open it "
+            "by trimtab.policies.runtime.load_policy"
+        )
     if settings:
         from trimtab.policies.bundle.adjusting import adjusted_graph
         from trimtab.policies.bundle.bundle import open_bundle

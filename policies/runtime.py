@@ -63,6 +63,13 @@ def load_policy(
         TrimtabError: if a file is missing or was changed, if onnxruntime does not give the
             golden actions within 1e-4, or if one of the settings does not fit the policy.
     """
+    for name, value, kind, such in (
+        ("mode", mode, Mode, "RecedingHorizon(2)"),
+        ("fallback", fallback, Fallback, "Hold()"),
+        ("limits", limits, Limits, "Limits(velocity=1.0)"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise TrimtabError(f"load_policy: {name}={value!r}: give an object, such as {such}")
     files = read_policy(folder)
     if apart and fallback is None:
         raise TrimtabError(

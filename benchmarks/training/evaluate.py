@@ -38,8 +38,8 @@ MOST_ENVS = 10
 class EpisodeScore:
     """One evaluation episode; ``success`` is None where the task has no such notion.
 
-    ``success`` is that of any step; ``metrics`` has ``success_at_end``, that of the last chunk, and
-    ``cost``, that of all steps, where the task has costs.
+    ``success`` is that of any step; ``metrics`` has ``success_at_end``, that of the last chunk (in
+    simulated time, of the last tick), and ``cost``, that of all steps, where the task has costs.
     """
 
     eval_episode: int

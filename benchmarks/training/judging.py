@@ -143,6 +143,10 @@ class BundleJudge:
         finally:
             evaluator.close()
 
+    def interval(self, mode: str) -> int:
+        """Return the usual ticks from one chunk to the next in a mode of :data:`TIMED_MODES`."""
+        return TIMED_MODES[mode][1] or self.act_steps
+
     def timing(
         self, mode: str, interval: int, delay_ms: float, jitter: float, drop: float
     ) -> Timing:
@@ -150,7 +154,7 @@ class BundleJudge:
 
         Args:
             mode: one of :data:`TIMED_MODES`.
-            interval: ticks from one chunk to the next that is asked for; 0: the mode's usual one.
+            interval: ticks from one chunk to the next that is asked for.
             delay_ms: milliseconds from an observation to the answer.
             jitter: standard deviation of the delay's logarithm.
             drop: share of ticks without an observation.
@@ -161,11 +165,10 @@ class BundleJudge:
         rate = self.spec.control_rate
         if rate is None:
             raise TrimtabError(f"{self.task}: has no control rate, so that a delay has no meaning")
-        make, usual = TIMED_MODES[mode]
-        ticks = interval or usual or self.act_steps
+        make = TIMED_MODES[mode][0]
         latency = Latency(delay_ms / 1e3, jitter, drop)
         horizon = self.bundle.policy.spec.horizon
-        return Timing(lambda: make(ticks), latency, horizon, self.act_steps, 1.0 / rate)
+        return Timing(lambda: make(interval), latency, horizon, self.act_steps, 1.0 / rate)
 
     def rows(
         self,

@@ -38,9 +38,10 @@ class Latency:
     drop: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.delay < math.inf and 0 <= self.jitter < math.inf):
+        if not (0 <= self.delay <= 1e6 and 0 <= self.jitter <= 10):
             raise TrimtabError(
-                f"latency: delay={self.delay}, jitter={self.jitter}: give numbers of at least 0"
+                f"latency: delay={self.delay}, jitter={self.jitter}: give a delay of at least 0 "
+                "and at most 1e6 seconds, and a jitter of at least 0 and at most 10"
             )
         if not 0 <= self.drop < 1:
             raise TrimtabError(f"latency: drop={self.drop}: give a share from 0 to below 1")

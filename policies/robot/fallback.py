@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.robot.plan import Array
+
+Limit = NDArray[np.floating[Any]]
 
 __all__ = ["FALLBACKS", "Damp", "Fallback", "Hold", "PlayOut", "SafeAction"]
 
@@ -43,8 +47,8 @@ class Fallback(ABC):
             planned: what the plan has for the tick ``[A]``; None if it has nothing.
         """
 
-    def check(self, low: Array, high: Array) -> None:
-        """Check that the fallback fits a robot with action limits ``low`` and ``high`` ``[A]``.
+    def check(self, low: Limit, high: Limit) -> None:
+        """Check that the fallback fits a robot with commands from ``low`` to ``high`` ``[A]``.
 
         Raises:
             TrimtabError: if not.
@@ -83,21 +87,25 @@ class SafeAction(Fallback):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "safe", tuple(float(x) for x in self.safe))
+        try:
+            safe = tuple(float(x) for x in self.safe)
+        except (TypeError, ValueError) as error:
+            raise TrimtabError(f"fallback: safe={self.safe!r}: give a tuple of numbers") from error
+        object.__setattr__(self, "safe", safe)
 
     def action(self, last: Array | None, planned: Array | None) -> Array | None:
         """Return the safe action."""
         del last, planned
         return np.array(self.safe, np.float32)
 
-    def check(self, low: Array, high: Array) -> None:
+    def check(self, low: Limit, high: Limit) -> None:
         """Check that the safe action has the robot's length and is within its limits."""
         safe = np.array(self.safe, np.float32)
         inside = len(safe) == len(low) and bool(np.all((low <= safe) & (safe <= high)))
         if not inside:  # a NaN is not inside either
             raise TrimtabError(
                 f"fallback: safe={list(self.safe)}: give {len(low)} numbers within the limits of "
-                f"the actions, {low.tolist()} to {high.tolist()}"
+                f"the commands, {low.tolist()} to {high.tolist()}"
             )
 
 
@@ -113,7 +121,11 @@ class Damp(SafeAction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.keep < 1.0:
+        try:
+            right = 0.0 <= self.keep < 1.0
+        except TypeError:
+            right = False
+        if not right:
             raise TrimtabError(f"fallback: keep={self.keep}: give a number from 0 to below 1")
 
     def action(self, last: Array | None, planned: Array | None) -> Array | None:

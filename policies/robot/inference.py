@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import functools
-import select
+import queue
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -79,7 +80,8 @@ class Worker(Inference):
     """Computes in another process, which has opened the bundle before this returns.
 
     A process that dies or hangs raises no alarm by itself: the plan runs out, and the fallback is
-    played. POSIX systems only.
+    played. A thread writes to the process and reads from it, since a process that hangs takes no
+    more than its pipe holds, and may have written half an answer.
 
     Args:
         folder: the bundle.
@@ -97,32 +99,40 @@ class Worker(Inference):
             self.child.call(_warm, self._folder)
         except ChildDied as error:
             raise TrimtabError(f"{self._where}: the process for it ended: {error}") from error
+        self._requests: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[str | TrimtabError] = queue.SimpleQueue()
+        threading.Thread(target=self._converse, daemon=True).start()
 
     def begin(self, read: ArrayObs, noise: Array) -> None:
         """Send the request."""
         parts = {**(read if isinstance(read, Mapping) else {FLAT: read}), "noise": noise}
-        try:
-            self.child.begin(
-                _answer, self._folder, {name: _text(part) for name, part in parts.items()}
-            )
-        except ChildDied as error:
-            raise TrimtabError(f"{self._where}: the process for it ended: {error}") from error
+        self._requests.put({name: _text(part) for name, part in parts.items()})
 
     def poll(self) -> Array | None:
         """Return the answer if all of it, or the end of the process, is there."""
-        assert self.child.process.stdout is not None
-        if not select.select([self.child.process.stdout], [], [], 0)[0]:
-            return None
         try:
-            answer = self.child.answer()
-        except ChildDied as error:
-            raise TrimtabError(f"{self._where}: the process for it ended: {error}") from error
+            answer = self._answers.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(answer, TrimtabError):
+            raise answer
         shape = (1, self._contract.horizon, self._contract.action_dim)
         return np.frombuffer(base64.b64decode(answer), np.float32).reshape(shape)
 
     def close(self) -> None:
         """End the process."""
-        end_children([self.child], seconds=1.0)
+        self.child.process.kill()  # the thread may wait for it, and hold its pipes
+        end_children([self.child])
+        self._requests.put(None)
+
+    def _converse(self) -> None:
+        while (request := self._requests.get()) is not None:
+            try:
+                self._answers.put(self.child.call(_answer, self._folder, request))
+            except ChildDied as error:
+                self._answers.put(TrimtabError(f"{self._where}: the process for it ended: {error}"))
+            except (TrimtabError, RuntimeError) as error:
+                self._answers.put(TrimtabError(str(error)))
 
 
 def _text(array: Array) -> str:

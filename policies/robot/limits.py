@@ -22,24 +22,26 @@ def limited_velocity(
     acceleration: ArrayLike,
     *,
     period: float,
-    most_velocity: ArrayLike = np.inf,
+    low: ArrayLike = -np.inf,
+    high: ArrayLike = np.inf,
     most_acceleration: ArrayLike = np.inf,
     most_jerk: ArrayLike = np.inf,
 ) -> tuple[Values, Values]:
     """Return the next velocity and acceleration on the way to a wanted velocity.
 
     The jerk that would reach it at once is clipped to +-J; the acceleration that follows is bounded
-    above by min(r (V - v), A) and below by -min(r (V + v), A). r = J/A lets the acceleration fade
-    within the jerk limit before V is reached (libfranka, ``rate_limiting.cpp``). Libfranka has
-    periods of 1 ms; at a longer one J/A may exceed 1/period, and V would be passed, so r is at most
-    1/period here.
+    above by min(r (high - v), A) and below by -min(r (v - low), A). r = J/A lets the acceleration
+    fade within the jerk limit before an end is reached (libfranka, ``rate_limiting.cpp``, with
+    -low = high). Libfranka has periods of 1 ms; at a longer one J/A may exceed 1/period, and the
+    end would be passed, so r is at most 1/period here.
 
     Args:
         wanted: velocity to reach, ``[A]``.
-        velocity: the one of the tick before, ``[A]``, within +-V.
+        velocity: the one of the tick before, ``[A]``, from low to high.
         acceleration: the one of the tick before, ``[A]``.
         period: of a tick, in seconds.
-        most_velocity: V.
+        low: least velocity.
+        high: greatest velocity.
         most_acceleration: A.
         most_jerk: J; where it is finite, A is finite too.
 
@@ -47,16 +49,16 @@ def limited_velocity(
         The velocity ``[A]`` and the acceleration ``[A]``. A velocity that can be reached is the
         wanted one to the bit.
     """
-    goal, v, a = (np.asarray(x, np.float64) for x in (wanted, velocity, acceleration))
-    most_v, most_a, most_j = (
-        np.asarray(x, np.float64) for x in (most_velocity, most_acceleration, most_jerk)
+    goal, v, a, least_v, most_v, most_a, most_j = (
+        np.asarray(x, np.float64)
+        for x in (wanted, velocity, acceleration, low, high, most_acceleration, most_jerk)
     )
     with np.errstate(invalid="ignore"):  # no jerk limit: inf/inf
         fading = np.where(np.isfinite(most_j), np.minimum(most_j / most_a, 1 / period), 1 / period)
     asked = (goal - v) / period
     found = np.clip(asked, a - most_j * period, a + most_j * period)
     found = np.minimum(found, np.minimum(fading * (most_v - v), most_a))
-    found = np.maximum(found, -np.minimum(fading * (most_v + v), most_a))
+    found = np.maximum(found, -np.minimum(fading * (v - least_v), most_a))
     return np.where(found == asked, goal, v + found * period), found
 
 
@@ -129,6 +131,8 @@ class Limits:
         most_of = [
             self._of(rate, np.inf, dim, name) for rate, name in zip(rates, names, strict=True)
         ]
+        if self.of_velocities:
+            least, most = np.maximum(least, -most_of[0]), np.minimum(most, most_of[0])
         limited = any(rate is not None for rate in rates)
         return Limiter(least, most, most_of, period if limited else None, self.of_velocities)
 
@@ -146,13 +150,16 @@ class Limits:
 
 
 class Limiter:
-    """Applies limits to one command after another, each a control tick after the one before.
+    """Applies limits to one command after another.
 
     The order is: position, rates, position again. A far position is approached so that the robot
-    can stop there within its acceleration, and is not passed. The first command of an episode is a
-    start: it is limited in position alone, unless the command in force is told (:meth:`begin`).
+    can stop there within its acceleration, and is not passed; so are the ends of the range. The
+    first command of an episode is a start: it is limited in position alone, unless the command in
+    force is told (:meth:`begin`).
 
     Attributes:
+        low: lower limits of all commands ``[A]``.
+        high: upper limits, likewise.
         count: ticks since the last ``begin`` on which a limit changed the command.
 
     Args:
@@ -165,13 +172,14 @@ class Limiter:
 
     def __init__(
         self,
-        low: Array,
-        high: Array,
+        low: ArrayLike,
+        high: ArrayLike,
         most: list[Values],
         period: float | None,
         of_velocities: bool,
     ) -> None:
-        self._low, self._high, self._most = low, high, most
+        self.low, self.high = (np.asarray(end, np.float64) for end in (low, high))
+        self._most = most
         self._period, self._of_velocities = period, of_velocities
         self.begin()
 
@@ -180,62 +188,85 @@ class Limiter:
 
         Args:
             command: the one in force ``[A]``; None if there is none.
-        """
-        self.count = 0
-        self._last = None if command is None else command.astype(np.float64)
-        self._goal = self._last
-        self._velocity = np.zeros(len(self._low))
-        self._acceleration = np.zeros(len(self._low))
 
-    def apply(self, command: Array) -> Array:
-        """Return the command ``[A]`` as far as the limits allow it; it must be finite."""
-        goal = np.clip(command.astype(np.float64), self._low, self._high)
-        if self._of_velocities:
-            goal = np.clip(goal, -self._most[0], self._most[0])
-        if self._period is not None and self._last is not None:
-            goal = self._rates(goal, self._last, self._period)
-        self._last = goal
-        found: Array = goal.astype(np.float32)
+        Raises:
+            TrimtabError: if rates are limited and the command is beyond the range, to which there
+                is then no way within the limits.
+        """
+        beyond = command is not None and np.any((command < self.low) | (command > self.high))
+        if beyond and self._period is not None:
+            raise TrimtabError(
+                f"action {command}: is beyond the limits of the commands, {self.low} to "
+                f"{self.high}, and rates are limited; check its units, or clip it"
+            )
+        self.count = 0
+        self._last = self._goal = None if command is None else command.astype(np.float64)
+        self._rate = np.zeros(len(self.low))  # change of the command a second, at the last tick
+
+    def apply(self, command: Array, ticks: int = 1) -> Array:
+        """Return the command ``[A]`` as far as the limits allow it.
+
+        Args:
+            command: what is wanted ``[A]``, finite.
+            ticks: control ticks since the last command. On those that were left out, the robot is
+                taken to have kept that one: a position at rest, a velocity without acceleration.
+        """
+        goal = np.clip(command.astype(np.float64), self.low, self.high)
+        allowed = goal
+        if self._period is not None and self._last is not None and self._goal is not None:
+            if ticks > 1:
+                self._rate = np.zeros(len(self.low))
+            goal_rate = (goal - self._goal) / (ticks * self._period)
+            allowed = self._rates(goal, goal_rate, self._last, self._period)
+        self._last, self._goal = allowed, goal
+        found: Array = allowed.astype(np.float32)
         self.count += not np.array_equal(found, command)
         return found
 
-    def _rates(self, goal: Values, last: Values, period: float) -> Values:
+    def _rates(self, goal: Values, goal_rate: Values, last: Values, period: float) -> Values:
         velocity, acceleration, jerk = self._most
         if self._of_velocities:
-            found, self._acceleration = limited_velocity(
-                goal, last, self._acceleration, period=period,
-                most_velocity=velocity, most_acceleration=acceleration, most_jerk=jerk,
+            found, self._rate = limited_velocity(
+                goal, last, self._rate, period=period, low=self.low, high=self.high,
+                most_acceleration=acceleration, most_jerk=jerk,
             )  # fmt: skip
-            return np.clip(found, self._low, self._high)
-        wanted, before = self._velocity_to(goal, last, period), self._velocity
-        self._goal = goal
-        self._velocity, self._acceleration = limited_velocity(
-            wanted, before, self._acceleration, period=period,
-            most_velocity=velocity, most_acceleration=acceleration,
-        )  # fmt: skip
-        there = (goal - last) / period == self._velocity  # which may round, where goal does not
-        free = np.where(there, goal, last + self._velocity * period)
-        found = np.clip(free, self._low, self._high)
-        stopped = found != free  # at the end of the range: what is commanded there counts
-        self._velocity = np.where(stopped, (found - last) / period, self._velocity)
-        self._acceleration = np.where(
-            stopped, (self._velocity - before) / period, self._acceleration
-        )
-        return found
+        else:
+            wanted = self._velocity_to(goal, goal_rate, last, period)
+            self._rate, _ = limited_velocity(
+                wanted, self._rate, 0.0, period=period, low=-velocity, high=velocity,
+                most_acceleration=acceleration,
+            )  # fmt: skip
+            there = (goal - last) / period == self._rate  # which may round, where goal does not
+            found = np.where(there, goal, last + self._rate * period)
+        inside: Values = np.clip(found, self.low, self.high)  # it may round
+        return inside
 
-    def _velocity_to(self, goal: Values, last: Values, period: float) -> Values:
-        """Return the velocity to ask for: that of the goal, and a closing speed.
+    def _velocity_to(self, goal: Values, goal_rate: Values, last: Values, period: float) -> Values:
+        """Return the velocity to ask for: that of the goal, and one that closes the distance.
+
+        It is never so fast that the robot could not stop at the end of the range.
+        """
+        distance = goal - last - goal_rate * period
+        wanted = goal_rate + np.sign(distance) * self._closing(np.abs(distance), period)
+        wanted = np.where(distance == 0, (goal - last) / period, wanted)
+        slow: Values = np.clip(
+            wanted,
+            -self._closing(last - self.low, period),
+            self._closing(self.high - last, period),
+        )
+        return slow
+
+    def _closing(self, distance: Values, period: float) -> Values:
+        """Return the greatest velocity from which the robot can be at rest after a distance.
 
         To be at rest at a distance e after n ticks of which each is A period slower than the one
         before, the speed is v = e / (n period) + A period (n - 1) / 2, with the fewest n that reach
         e. A faster robot passes a far goal, and passes it again on the way back.
         """
         most = self._most[1]
-        goal_velocity = (goal - (last if self._goal is None else self._goal)) / period
-        distance = goal - last - goal_velocity * period
-        far = np.abs(distance)
-        ticks = np.maximum(np.ceil((np.sqrt(1 + 8 * far / (most * period**2)) - 1) / 2), 1)
+        ticks = np.ceil((np.sqrt(1 + 8 * distance / (most * period**2)) - 1) / 2)
+        ticks = np.maximum(ticks, 1)
         with np.errstate(invalid="ignore"):  # no limit of acceleration: 0 inf
             braking = np.where(ticks > 1, most * period * (ticks - 1) / 2, 0.0)
-        wanted: Values = goal_velocity + np.sign(distance) * (far / (ticks * period) + braking)
-        return np.where(distance == 0, (goal - last) / period, wanted)
+        closing: Values = distance / (ticks * period) + braking
+        return closing

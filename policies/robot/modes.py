@@ -29,7 +29,7 @@ __all__ = ["MODES", "Blended", "Mode", "RecedingHorizon", "TemporalEnsemble", "c
 class Mode(ABC):
     """Chooses the action of every tick from the chunks that were received.
 
-    An object belongs to one robot: it holds the plan.
+    An object holds the plan of one robot; a runner makes its own with the same settings.
 
     Attributes:
         interval: ticks from one chunk to the next that is asked for, at least 1.
@@ -93,7 +93,11 @@ class TemporalEnsemble(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not np.isfinite(self.m):
+        try:
+            right = bool(np.isfinite(self.m))
+        except TypeError:
+            right = False
+        if not right:
             raise TrimtabError(f"mode: m={self.m}: give a finite number")
 
     def begin(self) -> None:
@@ -135,7 +139,11 @@ class Blended(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.share <= 1.0:
+        try:
+            right = 0.0 < self.share <= 1.0
+        except TypeError:
+            right = False
+        if not right:
             raise TrimtabError(f"mode: share={self.share}: give a number above 0 and at most 1")
         if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 0:
             raise TrimtabError(f"mode: ramp={self.ramp}: give a whole number of ticks, at least 0")
@@ -197,8 +205,9 @@ def check_mode(
             f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
             f"{act_steps} ticks apart in training; give interval={act_steps}"
         )
-    if remembers and late:
+    if remembers and (late or not isinstance(mode, RecedingHorizon)):
         raise TrimtabError(
             "the policy reads what it decided and earned before, which is not known while an "
-            "answer is late; let it decide within the tick"
+            "answer is late, and is not what is played of several chunks; let it decide within the "
+            "tick, by RecedingHorizon"
         )

@@ -94,12 +94,15 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
         bundle: folder of its bundle, if that was moved.
 
     Raises:
-        TrimtabError: if the log was changed, or the bundle is not the one that it was written with.
+        TrimtabError: if the log was changed or has no tick, or if the bundle is not there, or is
+            another one than the log was written with.
     """
     log = read_log(path)
     folder = bundle or log.settings.get("bundle")
     if not isinstance(folder, str | Path):
         raise TrimtabError(f"{log.where}: names no bundle; give bundle=…")
+    if not bundle and not Path(folder).is_dir():
+        raise TrimtabError(f"{log.where}: its bundle {folder} is not there; give bundle=…")
     files = read_policy(folder)
     if files.sha256 != log.settings.get("sha256"):
         raise TrimtabError(
@@ -133,6 +136,8 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
         if before is not None and step.tick == before.tick + 1:
             gaps.append(step.time - before.time)
         before = step
+    if not count:
+        raise TrimtabError(f"{log.where}: has no tick that could be compared")
     middle = float(np.median(gaps)) if gaps else 0.0
     return Replay(
         ticks=count,
@@ -160,7 +165,7 @@ def _runner(log: Log, files: PolicyFiles, where: str) -> tuple[PolicyRunner, Rep
             limits=_made(log.settings["limits"], {"Limits": Limits}),
             inference=repeated,
         )  # fmt: skip
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise TrimtabError(
             f"{log.where}: was written with a mode, a fallback or limits that this Trimtab does "
             f"not have ({error})"

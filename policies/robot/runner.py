@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,7 +40,7 @@ class PolicyRunner(OnnxPolicy):
     those of its last decisions, and whatever else of an episode its policy reads.
 
     Attributes:
-        mode: which entries of which chunks are played.
+        mode: which entries of which chunks are played; the plan of this robot alone.
         fallback: what is played when nothing else can be; None: an error is raised then.
         counts: events since the last reset, by name. ``missing``: ticks without an observation that
             can be used; ``refused``: those of them with one that was not finite; ``failed``:
@@ -79,7 +80,7 @@ class PolicyRunner(OnnxPolicy):
         log: TickLog | None = None,
     ) -> None:
         super().__init__(contract, model, where)
-        self.mode = RecedingHorizon(contract.act_steps) if mode is None else mode
+        self.mode = RecedingHorizon(contract.act_steps) if mode is None else replace(mode)
         self.fallback = fallback
         self._inference = InLine(self.infer) if inference is None else inference
         check_mode(
@@ -89,10 +90,10 @@ class PolicyRunner(OnnxPolicy):
         self._log = log
         if log is not None:
             self._inference = log.watch(self._inference)
-        if fallback is not None:
-            fallback.check(self.action_low, self.action_high)
         period = None if contract.control_rate is None else 1.0 / contract.control_rate
         self._limiter = (limits or Limits()).limiter(self.action_low, self.action_high, period)
+        if fallback is not None:
+            fallback.check(self._limiter.low, self._limiter.high)
         given = contract.evaluate_deterministic if deterministic is None else deterministic
         self._agent = Agent(
             self.infer, 1, contract.inputs, act_steps=contract.act_steps, deterministic=given
@@ -132,19 +133,22 @@ class PolicyRunner(OnnxPolicy):
                 (``contract.parts`` with ``given``); the others keep theirs.
 
         Raises:
-            TrimtabError: if an input is unknown or does not fit.
+            TrimtabError: if an input or the seed does not fit, or if rates are limited and the
+                command in force is beyond the limits.
         """
+        if seed is not None and _whole(seed, "seed") < 0:
+            raise TrimtabError(f"seed {seed}: give a whole number, at least 0")
         force = None if action is None else checked_array(action, (self.action_dim,), "action")
+        self._limiter.begin(force)
         if inputs:
             self._agent.set_inputs(inputs)
         self._agent.reset(seeds=None if seed is None else [seed])
         if self._log is not None:
             self._log.reset(seed, force, inputs)
         self._timeline.begin()
-        self._limiter.begin(force)
         self.counts.clear()
-        self._blind = 0  # ticks in a row without an observation
-        self._last = force
+        self._blind = 0  # ticks in a row without an observation, those left out included
+        self._last, self._last_tick = force, -1  # the last command, and its tick
 
     def step(
         self,
@@ -173,11 +177,11 @@ class PolicyRunner(OnnxPolicy):
                 no action for this tick.
         """
         earned = None if reward is None else checked_array(reward, (), "reward")
-        now = self.tick + 1 if tick is None else _whole(tick)
+        now = self.tick + 1 if tick is None else _whole(tick, "tick")
         if now <= self.tick:
             raise TrimtabError(f"tick {now}: the last one was {self.tick}; ticks must increase")
         lost = self._blind > self._patience
-        observed = self._usable(obs)
+        observed = self._usable(obs, now)
         if earned is not None:
             self._agent.rewarded(earned[None])
         if lost and observed is not None:  # the robot is elsewhere: the old plan never resumes
@@ -200,7 +204,8 @@ class PolicyRunner(OnnxPolicy):
             self._take_answer()
         planned = self._timeline.planned()
         self.counts["empty"] += planned is None
-        self._last = action = self._limiter.apply(self._chosen(planned))
+        action = self._limiter.apply(self._chosen(planned), now - self._last_tick)
+        self._last, self._last_tick = action.copy(), now  # the caller may write to what it gets
         self.counts["limited"] = self._limiter.count
         return action
 
@@ -216,7 +221,10 @@ class PolicyRunner(OnnxPolicy):
         return Chunk(first, np.array(actions, np.float32).reshape(-1, self.action_dim))
 
     def sample_noise(self, rows: int) -> Array:
-        """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros."""
+        """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros.
+
+        A log does not have it: played again, the steps after it have other noise.
+        """
         return self._agent.draw_noise(rows)
 
     def close(self) -> None:
@@ -229,7 +237,7 @@ class PolicyRunner(OnnxPolicy):
     def _patience(self) -> int:
         return 0 if self.fallback is None else self.fallback.patience
 
-    def _usable(self, obs: ArrayLike | Mapping[str, ArrayLike] | None) -> ArrayObs | None:
+    def _usable(self, obs: ArrayLike | Mapping[str, ArrayLike] | None, now: int) -> ArrayObs | None:
         """Return an observation of one row, checked, or None if there is none that can be used."""
         if obs is None and self.fallback is None:
             raise TrimtabError(f"observation: is None; {_NO_FALLBACK}")
@@ -243,7 +251,7 @@ class PolicyRunner(OnnxPolicy):
                 self.counts["refused"] += 1
         if found is None:
             self.counts["missing"] += 1
-        self._blind = self._blind + 1 if found is None else 0
+        self._blind = self._blind + now - self.tick if found is None else 0
         return found
 
     def _observed(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> ArrayObs:
@@ -307,8 +315,8 @@ class PolicyRunner(OnnxPolicy):
         return action
 
 
-def _whole(tick: int) -> int:
+def _whole(number: int, what: str) -> int:
     try:
-        return operator.index(tick)
+        return operator.index(number)
     except TypeError as error:
-        raise TrimtabError(f"tick {tick!r}: give a whole number") from error
+        raise TrimtabError(f"{what} {number!r}: give a whole number") from error

@@ -21,7 +21,7 @@ import trimtab
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.bundle.files import Array, Contract, read_safetensors
-from trimtab.policies.runtime import PolicyRunner, load_policy
+from trimtab.policies.runtime import Hold, PolicyRunner, RecedingHorizon, load_policy
 from trimtab.types import TrimtabError
 
 pytestmark = pytest.mark.bits
@@ -42,6 +42,32 @@ def test_attributes(bundle_of: BundleOf) -> None:
     below, above = np.nextafter(np.float32([-1 / 3, 1.1]), np.float32(0))
     assert runner.action_low.tolist() == [-1.0, below]
     assert runner.action_high.tolist() == [above, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"mode": "ensemble"}, "mode='ensemble'"),
+        ({"mode": RecedingHorizon}, "RecedingHorizon\\(2\\)"),
+        ({"fallback": Hold}, "such as Hold\\(\\)"),
+        ({"limits": {"velocity": 1.0}}, "such as Limits"),
+        ({"seed": -1}, "seed -1"),
+    ],
+)
+def test_a_wrong_setting_is_refused(
+    settings: dict[str, Any], word: str, bundle_of: BundleOf, tmp_path: Path
+) -> None:
+    with pytest.raises(TrimtabError, match=word):
+        load_policy(bundle_of("flow"), log=tmp_path / "log", **settings)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("setting", [{"fallback": Hold()}, {"apart": True}])
+def test_settings_of_a_robot_are_not_taken_for_those_of_a_policy(
+    setting: dict[str, Any], bundle_of: BundleOf
+) -> None:
+    with pytest.raises(TrimtabError, match="by trimtab.policies.runtime.load_policy"):
+        trimtab.load_policy(bundle_of("flow"), **setting)
 
 
 @pytest.mark.parametrize("count", [1, 3, 64])

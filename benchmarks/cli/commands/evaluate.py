@@ -66,7 +66,7 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
     if film_at is not None:
         films.prepare(film_at, task)  # before a simulator is imported
     judge = BundleJudge(bundle, task, options, policy_inputs("evaluate", asked["inputs"]))
-    timed = _timed(asked)
+    timed = _timed(asked, judge)
     zero_noise = bundle.config["evaluate_deterministic"]
     if asked["deterministic"]:
         zero_noise = asked["deterministic"] == "true"
@@ -101,10 +101,13 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
     return 0
 
 
-def _timed(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _timed(asked: Mapping[str, Any], judge: BundleJudge) -> dict[str, Any]:
     """Return what was asked for of simulated time; empty if nothing was."""
     found = {name: asked[name] for name in ("mode", "interval", "delay_ms", "jitter", "drop")}
-    return {**found, "mode": found["mode"] or "receding"} if any(found.values()) else {}
+    if not any(found.values()):
+        return {}
+    mode = found["mode"] or "receding"
+    return {**found, "mode": mode, "interval": found["interval"] or judge.interval(mode)}
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:

@@ -127,6 +127,8 @@ def test_the_command_tells_the_delay_and_repeats_its_rows(
     late = ["delay_ms=20", "jitter=0.5", "drop=0.1", "mode=blended"]
     code, first, _ = answer(*late, f"out={tmp_path / 'rows'}")
     assert code == 0 and answer(*late)[1] == first
+    # The usual interval is told as a number, and is the same policy as that number.
+    assert answer(*late, "interval=2")[1] == first and first["interval"] == 2
     told = {name: first[name] for name in ("mode", "delay_ms", "jitter", "drop")}
     assert told == {"mode": "blended", "delay_ms": 20, "jitter": 0.5, "drop": 0.1}
     rows = read_episodes(tmp_path / "rows" / "episodes.parquet")

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.robot.modes import RecedingHorizon
-from trimtab.policies.runtime import Damp, Fallback, Hold, PlayOut, PolicyRunner, SafeAction
+from trimtab.policies.runtime import Damp, Fallback, Hold, Limits, PlayOut, PolicyRunner, SafeAction
 
 numbered = load_module(Path(__file__).with_name("numbered.py")).numbered
 
@@ -48,6 +48,21 @@ def test_after_a_fallback_the_old_plan_never_resumes() -> None:
     assert runner.step([500.0]).item() == 500.0  # within patience it would have been 4
     assert runner.step(None).item() == 501.0
     assert runner.step([600.0]).item() == 502.0
+
+
+def test_ticks_that_were_left_out_had_no_observation_either() -> None:
+    runner = numbered(mode=RecedingHorizon(8), fallback=SafeAction(safe=(-1.0,), patience=3))
+    runner.step([0.0])
+    assert [runner.step(None, tick=tick).item() for tick in (1, 3, 6)] == [1.0, 3.0, -1.0]
+    assert runner.step([50.0], tick=7).item() == 50.0  # of a new plan
+    assert runner.counts["missing"] == 3
+
+
+def test_what_the_caller_does_with_an_action_does_not_change_what_is_held() -> None:
+    runner = numbered(fallback=Hold())
+    action = runner.step([3.0])
+    action *= 57.3  # such as to degrees
+    assert runner.step(None).item() == 3.0
 
 
 def test_an_answer_from_before_the_fallback_is_thrown_away_too() -> None:
@@ -118,7 +133,14 @@ def test_nothing_is_held_before_a_command_is_known() -> None:
         (lambda: numbered(fallback=SafeAction(safe=(1.0, 2.0))), "give 1 numbers"),
         (lambda: numbered(fallback=SafeAction(safe=(2e6,))), "within the limits"),
         (lambda: numbered(fallback=SafeAction(safe=(float("nan"),))), "within the limits"),
+        (
+            lambda: numbered(fallback=SafeAction(safe=(1.0,)), limits=Limits(high=0.5)),
+            r"commands, \[-1000000.0\] to \[0.5\]",
+        ),
         (lambda: Damp(safe=(0.0,), keep=1.0), "keep=1.0"),
+        (lambda: Damp(safe=(0.0,), keep="half"), "keep=half"),  # type: ignore[arg-type]
+        (lambda: SafeAction(safe=0.0), "tuple of numbers"),  # type: ignore[arg-type]
+        (lambda: SafeAction(safe="ab"), "tuple of numbers"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_fallback_is_refused(make: Any, word: str) -> None:

@@ -215,6 +215,9 @@ def test_a_log_that_was_cut_off_is_played_as_far_as_it_goes(small: Path) -> None
         assert read_log(small).cut
     found = replay(small)
     assert (found.ticks, found.cut, found.passed) == (6, True, True)
+    small.write_bytes(data[: frames(data)[2][0]])  # the settings and a reset
+    with pytest.raises(TrimtabError, match="has no tick"):
+        replay(small)
     small.write_bytes(data[: len(logs._MAGIC) + 9])
     with pytest.raises(TrimtabError, match="cut off at its beginning"):
         read_log(small)
@@ -257,9 +260,18 @@ def test_another_action_is_named_and_allowed_as_far_as_is_promised(small: Path) 
 def test_a_log_of_another_bundle_is_refused(small: Path, bundle_of: BundleOf) -> None:
     with pytest.raises(TrimtabError, match="with another bundle"):
         replay(small, bundle_of("gaussian"))
+    gone = bundle_of("flow").parent / "moved"
+    bundle_of("flow").rename(gone)
+    try:
+        with pytest.raises(TrimtabError, match="is not there; give bundle="):
+            replay(small)
+        assert replay(small, gone).equal
+    finally:
+        gone.rename(gone.with_name("flow"))
     for change, word in (
         (lambda body: json.dumps({**json.loads(body), "bundle": 3}).encode(), "names no bundle"),
         (lambda body: json.dumps({**json.loads(body), "mode": {"name": "X"}}).encode(), "'X'"),
+        (lambda body: json.dumps({**json.loads(body), "mode": 3}).encode(), "a mode"),
         (lambda body: b"[]", "no mapping"),
         (lambda body: b"{", "not readable JSON"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ import pytest
 from loading import load_module
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
+from trimtab.observations import Part
+from trimtab.policies.agent import PolicyInputs
+from trimtab.policies.robot.modes import (
+    Blended,
+    Mode,
+    RecedingHorizon,
+    TemporalEnsemble,
+    check_mode,
+)
 from trimtab.policies.robot.plan import Array, Chunk
 from trimtab.policies.runtime import Hold, PlayOut
 
@@ -200,11 +209,43 @@ def test_the_plan_shows_what_will_be_played() -> None:
         (lambda: TemporalEnsemble(m=float("nan")), "finite"),
         (lambda: Blended(share=0.0), "share=0.0"),
         (lambda: Blended(ramp=-1), "ramp=-1"),
+        (lambda: Blended(share="half"), "share=half"),  # type: ignore[arg-type]
+        (lambda: TemporalEnsemble(m=None), "m=None"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_mode_is_refused(make: Any, word: str) -> None:
     with pytest.raises(TrimtabError, match=word):
         make()
+
+
+@pytest.mark.parametrize(
+    ("mode", "late", "word"),
+    [
+        (RecedingHorizon(4), False, ""),
+        (RecedingHorizon(4), True, "while an answer is late"),
+        (RecedingHorizon(2), False, "give interval=4"),
+        (TemporalEnsemble(4), False, "played of several chunks"),
+        (Blended(4), False, "played of several chunks"),
+    ],
+)
+def test_a_policy_that_remembers_its_actions_is_played_as_in_training(
+    mode: Mode, late: bool, word: str
+) -> None:
+    remembering = PolicyInputs(
+        parts={"obs": Part((1,)), "past": Part((2, 8, 1), given=0.0, remembered="actions")}
+    )
+    past = PolicyInputs(history=2)
+    with pytest.raises(TrimtabError, match=word) if word else nullcontext():
+        check_mode(mode, remembering, horizon=8, act_steps=4, late=late)
+    with pytest.raises(TrimtabError, match=word) if mode.interval == 2 else nullcontext():
+        check_mode(mode, past, horizon=8, act_steps=4, late=late)
+
+
+def test_two_robots_may_be_given_one_mode() -> None:
+    for mode in modes(4):
+        one, other = numbered(mode=mode), numbered(mode=mode)
+        assert one.step([0.0]).item() == 0.0
+        assert other.step([500.0]).item() == 500.0
 
 
 def test_ticks_must_increase() -> None:

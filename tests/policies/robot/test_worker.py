@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,7 +56,9 @@ def test_a_killed_process_ends_in_the_fallback(apart: PolicyRunner) -> None:
     process_of(apart).wait()
     played = [apart.step(OBS).tolist() for _ in range(8)]
     assert played[4:] == [list(SAFE)] * 4  # a chunk of 4 has at most 3 left
-    assert apart.counts["failed"] > 0
+    deadline = time.monotonic() + 10.0
+    while not apart.counts["failed"]:
+        assert time.monotonic() < deadline and apart.step(OBS).tolist() == list(SAFE)
 
 
 def test_a_hanging_process_ends_in_the_fallback_and_is_closed(apart: PolicyRunner) -> None:
@@ -64,6 +68,38 @@ def test_a_hanging_process_ends_in_the_fallback_and_is_closed(apart: PolicyRunne
     assert played[4:] == [list(SAFE)] * 4
     apart.close()
     assert process_of(apart).poll() is not None
+
+
+def test_a_request_that_the_process_does_not_take_holds_nobody_up(apart: PolicyRunner) -> None:
+    """A pipe takes 64 KiB; a request with a picture is longer."""
+    worker = apart._inference
+    process_of(apart).send_signal(signal.SIGSTOP)
+    picture = np.zeros((1, 1_000_000), np.float32)
+    asked = threading.Thread(
+        target=worker.begin, args=(picture, np.zeros((1, 1), np.float32)), daemon=True
+    )
+    asked.start()
+    asked.join(5.0)
+    try:
+        assert not asked.is_alive() and worker.poll() is None
+    finally:
+        process_of(apart).kill()
+    apart.close()
+
+
+def test_an_answer_of_which_half_is_there_holds_nobody_up(apart: PolicyRunner) -> None:
+    worker = apart._inference
+    assert isinstance(worker, Worker)
+    ours, theirs = os.pipe()
+    worker.child.process.stdout = os.fdopen(ours, "rb")
+    os.write(theirs, b'{"value": "AA')
+    worker.begin(OBS[None].astype(np.float32), np.zeros((1, 4, 2), np.float32))
+    asked = threading.Thread(target=worker.poll, daemon=True)
+    asked.start()
+    asked.join(5.0)
+    waited = asked.is_alive()
+    os.close(theirs)
+    assert not waited
 
 
 def test_a_process_needs_a_fallback_and_a_bundle(bundle_of: BundleOf, tmp_path: Path) -> None:
