@@ -65,8 +65,10 @@ OF_AN_ARENA = ("arena.md", "arena.csv", "curves.csv")
 """Files that a suite with controls has besides."""
 UNFROZEN_SUITES = ("offline", "offline_to_online", "from_nothing")
 """The suites without frozen bases that claims speak of."""
-CALLED = {"": "arena", **{name: name for name in UNFROZEN_SUITES}}
-"""The suites by what a claim calls them."""
+CALLED = {
+    "": "arena", **{name: name for name in UNFROZEN_SUITES}, **dict.fromkeys(MEASURES, "from_nothing")
+}  # fmt: skip
+"""The suites by what a claim calls them; a measure of the study of modes is of this one's runs."""
 MODES = "modes.csv"
 """Rows of the study of modes, beside those of the suite whose runs it measures."""
 CLAIMS, BOARD = "claims.md", "leaderboard.json"
@@ -362,7 +364,6 @@ def judge(results: Path = RESULTS) -> list[Finding]:
         document = read_document(name)[1]
         runs = [*expanded(name, document["grid"], {}).values(), *document.get("runs", {}).values()]
         places[key] = [run.get("place", {}) for run in runs]
-    places |= dict.fromkeys(MEASURES, places["from_nothing"])
     check_names(listed, places)
     return find(listed, arena_of(place), data)
 

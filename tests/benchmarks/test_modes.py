@@ -62,7 +62,9 @@ def test_draws_from_one_start_differ_by_the_policys_noise_alone(modes: Any) -> N
     torch.manual_seed(0)
     spec = spec_of(get_spec(FOUR), 1, "flat")
     policy = TanhGaussianPolicy(spec, hidden=(8,))
-    _, places = modes.play(policy, FOUR, seed=50_001)
+    success, (places, others) = modes.play(policy, FOUR, [50_001, 50_002])
+    assert success.shape == (2, 4) and len({tuple(one[0]) for one in others}) == 1
+    assert tuple(places[0][0]) != tuple(others[0][0])
     assert len({tuple(one[0]) for one in places}) == 1
     assert len({tuple(one[3]) for one in places}) == len(places) == 4
 

@@ -55,20 +55,23 @@ def even_seeds(env: str, **options: Any) -> list[int]:
     return found
 
 
-def play(policy: Policy, env: str, seed: int, **options: Any) -> tuple[Array, list[Array]]:
-    """Return success ``[DRAWS]`` and the places ``[steps, 2]`` of episodes from one start."""
+def play(
+    policy: Policy, env: str, seeds: Sequence[int], **options: Any
+) -> tuple[Array, list[list[Array]]]:
+    """Return success ``[starts, DRAWS]`` and the places ``[steps, 2]`` of each draw, by starts."""
+    rows = DRAWS * len(seeds)
     envs = make_vec(
-        env, DRAWS, seed=0, act_steps=policy.spec.horizon,
-        episode_seed=lambda row, episode: seed, **options,
+        env, rows, seed=0, act_steps=policy.spec.horizon,
+        episode_seed=lambda row, episode: seeds[row // DRAWS], **options,
     )  # fmt: skip
     agent = Agent(
-        torch_act(policy), DRAWS, policy.inputs, act_steps=policy.spec.horizon, deterministic=False
+        torch_act(policy), rows, policy.inputs, act_steps=policy.spec.horizon, deterministic=False
     )
-    agent.reset(seeds=[1_000 * seed + draw for draw in range(DRAWS)])
+    agent.reset(seeds=[1_000 * seed + draw for seed in seeds for draw in range(DRAWS)])
     envs.active[:] = True
     obs, _ = envs.reset()
-    success = np.zeros(DRAWS, bool)
-    places: list[list[Array]] = [[obs[row, :2]] for row in range(DRAWS)]
+    success = np.zeros(rows, bool)
+    places: list[list[Array]] = [[obs[row, :2]] for row in range(rows)]
     while envs.active.any():
         acting = envs.active.copy()
         obs, _, terminated, truncated, info = envs.step(agent.act(obs, acting))
@@ -79,7 +82,8 @@ def play(policy: Policy, env: str, seed: int, **options: Any) -> tuple[Array, li
             places[row].append(seen[:2])
         envs.active &= ~ended
     envs.close()
-    return success, [np.stack(one) for one in places]
+    paths = [np.stack(one) for one in places]
+    return success.reshape(-1, DRAWS), [paths[i : i + DRAWS] for i in range(0, rows, DRAWS)]
 
 
 def goal_taken(places: Array) -> int:
@@ -120,16 +124,20 @@ def measure(policy: Policy, env: str, **options: Any) -> list[dict[str, Any]]:
     if env not in TASKS:
         raise TrimtabError(f"modes: {env} has no ways that are counted; {', '.join(TASKS)} have")
     _, taken, ways = TASKS[env]
-    counts, seeds = np.zeros((STARTS, ways), int), even_seeds(env, **options)
-    for start, seed in enumerate(seeds):
-        success, places = play(policy, env, seed, **options)
-        for row in np.flatnonzero(success):
-            counts[start, taken(places[row])] += 1
+    seeds = even_seeds(env, **options)
+    counts = np.zeros((STARTS, ways), int)
+    success, places = play(policy, env, seeds, **options)
+    for start, draw in zip(*np.nonzero(success), strict=True):
+        counts[start, taken(places[start][draw])] += 1
     closed: list[int | None] = [None] * STARTS
     if ways == len(GOAL_CELLS) and options.get("closed", "none") == "none":
-        for start, seed in enumerate(seeds):
-            favourite = [*GOAL_CELLS][int(counts[start].argmax())]
-            closed[start] = int(play(policy, env, seed, closed=favourite)[0].sum())
+        favourites = counts.argmax(1)
+        for way, goal in enumerate(GOAL_CELLS):
+            starts = np.flatnonzero(favourites == way)
+            if len(starts):
+                success, _ = play(policy, env, [seeds[start] for start in starts], closed=goal)
+                for start, draws in zip(starts, success, strict=True):
+                    closed[start] = int(draws.sum())
     return [
         {
             "start": start, "draws": DRAWS, "ways": " ".join(map(str, counts[start])),
