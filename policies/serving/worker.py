@@ -182,6 +182,7 @@ def _on_torch(policy: str) -> Decide:
 
     from trimtab.observations import tree_map
     from trimtab.policies.bundle.bundle import open_bundle
+    from trimtab.policies.serving import remote  # noqa: F401 - its base may be served
 
     opened = open_bundle(bundle_folder(policy)).policy
 

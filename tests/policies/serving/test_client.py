@@ -153,6 +153,9 @@ def test_a_bundle_of_what_steers_it_names_its_address(
         latent = steered.actor(torch.from_numpy(obs), torch.from_numpy(noise))
         expected = local(torch.from_numpy(obs), latent).numpy()
         assert np.abs(again(obs, noise) - expected).max() < 1e-5
+        client = PolicyClient(serve(folder, backend="torch").address)  # what steers it is served
+        assert np.abs(client.predict(obs, noise) - expected).max() < 1e-5
+        client.close()
     with pytest.raises(TrimtabError, match="is no part of a graph"):
         save_bundle(steered, tmp_path / "graph", contract=contract)
 
