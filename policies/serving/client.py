@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import ssl
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -41,7 +41,7 @@ from trimtab.policies.bundle.files import (
     replay_error,
 )
 from trimtab.policies.serving.codec import pack, unpack
-from trimtab.policies.serving.protocol import KEY
+from trimtab.policies.serving.protocol import KEY, read_key
 
 __all__ = ["PolicyClient"]
 
@@ -152,7 +152,7 @@ class PolicyClient:
 
     def _connect(self) -> Mapping[str, Any]:
         """Connect; return the server's metadata."""
-        key = os.environ.get(KEY)
+        key = read_key()
         try:
             connection = self._stack.enter_context(
                 connect(
@@ -166,6 +166,11 @@ class PolicyClient:
                 )
             )
             first = connection.recv(self.seconds)
+        except ssl.SSLCertVerificationError as error:
+            raise TrimtabError(
+                f"{self.address}: its certificate does not hold ({error.verify_message}); if you "
+                "trust its authority, write that one's file into SSL_CERT_FILE"
+            ) from error
         except (InvalidURI, ValueError) as error:
             raise TrimtabError(
                 f"{self.address}: is no address of a policy server; write ws://host:port"

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-__all__ = ["CODES", "KEY", "Refusal", "host_of", "is_server", "is_loopback"]
+from trimtab.errors import TrimtabError
+
+__all__ = ["CODES", "KEY", "Refusal", "host_of", "is_loopback", "is_server", "read_key"]
 
 KEY = "TRIMTAB_SERVE_KEY"
 """Environment variable of a server's key: never a word of a command, an address or a log."""
+
+
+def read_key() -> str:
+    """Return the key of this process's environment; empty if there is none.
+
+    Raises:
+        TrimtabError: if no header can carry it; the error does not show it.
+    """
+    key = os.environ.get(KEY, "")
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise TrimtabError(
+            f"{KEY}: has letters beyond ASCII, a line break, or a blank at an end; choose another "
+            "key, here and where the other side runs"
+        )
+    return key
 
 
 def is_server(text: str) -> bool:

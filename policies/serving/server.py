@@ -58,7 +58,7 @@ class PolicyServer:
     """Serves one policy to several clients, each with a history and noise of its own.
 
     Args:
-        process: what decides; the caller closes it.
+        process: what decides; it is closed as :meth:`run` ends.
         host: address to listen at.
         port: 0 for any that is free.
         key: that clients have to know; empty for none.
@@ -120,6 +120,7 @@ class PolicyServer:
                 self.host,
                 self.port,
                 process_request=self._admit,
+                origins=[None],  # a browser names one: no page that it shows may ask
                 compression=None,
                 max_size=self._most_bytes,
                 max_queue=2,
@@ -135,7 +136,10 @@ class PolicyServer:
             ) from error
         async with server:
             ready(server.sockets[0].getsockname()[1])
-            await server.serve_forever()
+            try:
+                await server.serve_forever()
+            finally:
+                self.process.close()  # or the end would wait for the decisions that are asked for
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Return None for a client that may connect, and else the answer to its request."""

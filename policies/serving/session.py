@@ -88,7 +88,6 @@ class Session:
         )  # fmt: skip
         self._agent.reset(seeds=[seed])
         self._messages = False  # whether the client is one of vla-eval
-        self._noise: Array | None = None  # sent by the client, for this decision
         self._seconds = 0.0  # that this decision took in the policy
         self.last_total: float | None = None
 
@@ -127,7 +126,7 @@ class Session:
         try:
             request = unpack(frame)
         except FrameError as error:
-            raise Refusal("frame", str(error)) from error
+            raise Refusal("frame", str(error).removeprefix("frame: ")) from error
         if not isinstance(request, Mapping):
             raise Refusal("request", "a request is a map of the parts that the policy reads")
         try:
@@ -148,8 +147,6 @@ class Session:
         noise = own.get("noise")
         rows = getattr(noise, "ndim", 0) == len(self._contract.noise_shape) + 1
         actions = (self._chunks if rows else self._next_actions)(request, noise, left)
-        if (remaining := left()) is not None and remaining <= 0:
-            raise Refusal("late", "the decision took longer than the client could wait")
         timing = {"infer_ms": 1e3 * (time.monotonic() - received)}
         if self.last_total is not None:
             timing["prev_total_ms"] = 1e3 * self.last_total
@@ -166,20 +163,21 @@ class Session:
         """Return chunks ``[B, H, A]`` for B rows; nothing of them is remembered."""
         obs = self._rows(request)
         drawn = checked_array(noise, (count(obs), *self._contract.noise_shape), "noise")
-        with self._process.turn(left()):
-            return self._decide(obs, drawn)
+        return self._decide(obs, drawn, left)
 
     def _next_actions(self, request: dict[str, Any], noise: Any, left: Left) -> Array:
-        """Return the next actions ``[act_steps, A]`` of this session's episode."""
-        obs = self._row(request)
-        shape = self._contract.noise_shape
-        sent = None if noise is None else checked_array(noise, shape, "noise")[None]
-        with self._process.turn(left()):
-            self._noise = sent
-            try:
-                actions: Array = self._agent.act(tree_map(lambda part: part[None], obs))[0]
-            finally:
-                self._noise = None
+        """Return the next actions ``[act_steps, A]`` of this session's episode.
+
+        What was observed is remembered, and the session's noise goes on, also if the answer is late
+        or fails: what a client is answered next does not depend on how fast other answers were.
+        """
+        obs = tree_map(lambda part: part[None], self._row(request))
+        sent = None if noise is None else checked_array(noise, self._contract.noise_shape, "noise")
+        read, drawn = self._agent.read(obs)
+        chunk = self._decide(read, drawn if sent is None else sent[None], left)
+        chunk = chunk[:, : self._contract.act_steps]
+        self._agent.decided(obs, chunk)
+        actions: Array = chunk[0]
         return actions
 
     def _answer_message(self, request: Mapping[str, Any]) -> bytes | None:
@@ -212,15 +210,21 @@ class Session:
 
     def _one_action(self, payload: Mapping[str, Any]) -> Array:
         obs = self._row(dict(payload))
-        with self._process.turn():
-            action: Array = self._agent.step(tree_map(lambda part: part[None], obs))[0]
+        action: Array = self._agent.step(tree_map(lambda part: part[None], obs))[0]
         return action
 
-    def _decide(self, obs: ArrayObs, noise: Array) -> Array:
-        """Decide, with the turn of the process, by the noise that the client sent if it did."""
-        began = time.monotonic()
-        action = self._process.decide(obs, noise if self._noise is None else self._noise)
-        self._seconds = time.monotonic() - began
+    def _decide(self, obs: ArrayObs, noise: Array, left: Left = lambda: None) -> Array:
+        """Return chunks ``[B, H, A]`` as soon as the process has time for this client.
+
+        Raises:
+            Refusal: ``late`` if the client has no use for them by then.
+        """
+        with self._process.turn(left()):
+            began = time.monotonic()
+            action = self._process.decide(obs, noise)
+            self._seconds = time.monotonic() - began
+        if (remaining := left()) is not None and remaining <= 0:
+            raise Refusal("late", "the decision took longer than the client could wait")
         return action
 
     def _row(self, given: dict[str, Any]) -> ArrayObs:

@@ -17,6 +17,7 @@ import numpy as np
 from trimtab.child import Child, ChildDied, end_children
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import ArrayObs, Decide
+from trimtab.policies.bundle.checked import NotFinite
 from trimtab.policies.bundle.files import GOLDEN, Array, read_files
 from trimtab.policies.opening import bundle_folder, load_policy
 from trimtab.policies.serving.codec import pack, unpack
@@ -47,13 +48,13 @@ class PolicyProcess:
     def __init__(self, policy: str, *, backend: str = "onnx", seconds: float = 30.0) -> None:
         self.policy, self.backend, self.seconds = policy, backend, seconds
         self._turn = threading.Lock()
-        self._child: Child | None = None
+        self._closed = False
         self.config, self.golden = self._open()
 
     @property
-    def process_id(self) -> int | None:
-        """Number of the process; None while none is running."""
-        return None if self._child is None else self._child.process.pid
+    def process_id(self) -> int:
+        """Number of the process, also of one that has ended."""
+        return self._child.process.pid
 
     @contextmanager
     def turn(self, seconds: float | None = None) -> Iterator[None]:
@@ -73,23 +74,27 @@ class PolicyProcess:
             self._turn.release()
 
     def close(self) -> None:
-        """End the process."""
-        if self._child is not None:
-            end_children([self._child], 5.0)
-            self._child = None
+        """End the process at once, also in the middle of a decision; there are no others then."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
+        self._child.process.kill()  # it has nothing to save, and may hang
+        end_children([self._child])
 
     def _open(self) -> tuple[Mapping[str, Any], bytes]:
         """Start the process; return config and golden rows of the policy that it has opened."""
-        child = Child()
+        self._child = Child()
         try:
-            with _killed_after(child, _OPENING):
-                config, golden = child.call(_open, self.policy, self.backend)
+            if self._closed:  # while it was started
+                raise TrimtabError("serve: the server ends")
+            with _killed_after(self._child, _OPENING):
+                config, golden = self._child.call(_open, self.policy, self.backend)
         except ChildDied as error:
             raise TrimtabError(f"serve: {self.policy}: cannot be opened ({error})") from error
         except BaseException:
-            end_children([child], 0.0)
+            self._end()
             raise
-        self._child = child
         return config, base64.b64decode(golden)
 
     def decide(self, obs: ArrayObs, noise: Array) -> Array:
@@ -102,15 +107,15 @@ class PolicyProcess:
         Raises:
             Refusal: ``timeout``, ``worker`` or ``policy``.
         """
-        if self._child is None or self._child.process.poll() is not None:
+        if self._closed:
+            raise Refusal("worker", "the server ends")
+        if self._child.process.poll() is not None:
             self._open_again()
-        assert self._child is not None
         request = base64.b64encode(pack({"obs": obs, "noise": noise})).decode()
         with _killed_after(self._child, self.seconds) as killed:
             try:
                 answer = self._child.call(_decide, request)
             except ChildDied as error:
-                self._child = None
                 if killed.is_set():
                     raise Refusal("timeout", f"it took more than {self.seconds:g} s") from error
                 raise Refusal(
@@ -127,7 +132,7 @@ class PolicyProcess:
         except TrimtabError as error:
             raise Refusal("worker", "the policy cannot be opened again") from error
         if config["sha256"] != self.config["sha256"]:
-            self.close()
+            self._end()
             raise Refusal("worker", "the policy's files are others now; start the server again")
 
 
@@ -140,7 +145,7 @@ def _killed_after(child: Child, seconds: float) -> Iterator[threading.Event]:
         killed.set()
         child.process.kill()
 
-    timer = threading.Timer(seconds, kill)
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), kill)
     timer.daemon = True
     timer.start()
     try:
@@ -177,12 +182,15 @@ def _on_torch(policy: str) -> Decide:
 
     from trimtab.observations import tree_map
     from trimtab.policies.bundle.bundle import open_bundle
+    from trimtab.policies.serving import remote  # noqa: F401 - its base may be served
 
     opened = open_bundle(bundle_folder(policy)).policy
 
     def decide(obs: ArrayObs, noise: Array) -> Array:
         with torch.no_grad():
             action: Array = opened(tree_map(torch.from_numpy, obs), torch.from_numpy(noise)).numpy()
+        if not np.isfinite(action).all():  # onnxruntime's side checks the same
+            raise NotFinite(f"{policy}: the policy gave an action that is not finite")
         return action
 
     return decide

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 from trimtab.benchmarks.cli.screen import print_line
 from trimtab.errors import TrimtabError
@@ -23,7 +22,7 @@ def serve(
 ) -> int:
     """Serve a policy until Ctrl+C or SIGTERM."""
     try:
-        from trimtab.policies.serving.protocol import KEY
+        from trimtab.policies.serving.protocol import read_key
         from trimtab.policies.serving.server import Bounds, PolicyServer
         from trimtab.policies.serving.worker import PolicyProcess
     except ModuleNotFoundError as error:
@@ -32,13 +31,14 @@ def serve(
         ) from error
     if port > 65535:
         raise TrimtabError(f"serve: port={port}: must be at most 65535; 0 takes any that is free")
+    key = read_key()
     process = PolicyProcess(policy, backend=backend, seconds=timeout)
     try:
         server = PolicyServer(
             process,
             host=host,
             port=port,
-            key=os.environ.get(KEY, ""),
+            key=key,
             seed=seed,
             deterministic=deterministic == "true" if deterministic else None,
             bounds=Bounds(connections=connections),

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -40,6 +41,26 @@ pytestmark = pytest.mark.slow
 hostile = load_module(Path(__file__).with_name("hostile.py"))
 Serve = Callable[..., Any]
 BundleOf = Callable[[str], Path]
+
+CERTIFICATE = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgpDiKuSE4Enk3ag8V
+bk8kJhsDLUT3/HioE370XaqvzbihRANCAATRqUr9wV1g0RHVGofWMAMaEeV63+5S
+zavWP/F+o7POJYrVeZYpWNCUHaxlDhNGno8EEGn7mXiExqp4GXTHMX73
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBkTCCATagAwIBAgIUVTOX+yuIxPNfF8hVR8K1VqpImKYwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyOTA4MTMyOFoYDzIxMjYxMTA1
+MDgxMzI4WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAATRqUr9wV1g0RHVGofWMAMaEeV63+5SzavWP/F+o7POJYrVeZYpWNCU
+HaxlDhNGno8EEGn7mXiExqp4GXTHMX73o2QwYjAdBgNVHQ4EFgQUGMaqOYQNHnvU
+F3gac5gFDri60/wwHwYDVR0jBBgwFoAUGMaqOYQNHnvUF3gac5gFDri60/wwDwYD
+VR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0kAMEYC
+IQCUfCvY0p8mCQWU/TLqPsSLBXv4VqDtMU3TP+N4cAk+RQIhANPOfXJ4d0SXMYBJ
+p0Bs/5lRc6IPCYYLetJblmQoUbCE
+-----END CERTIFICATE-----
+"""
+"""A key and the certificate that it has signed itself, for 127.0.0.1 until the year 2126."""
 
 
 @contextmanager
@@ -132,6 +153,9 @@ def test_a_bundle_of_what_steers_it_names_its_address(
         latent = steered.actor(torch.from_numpy(obs), torch.from_numpy(noise))
         expected = local(torch.from_numpy(obs), latent).numpy()
         assert np.abs(again(obs, noise) - expected).max() < 1e-5
+        client = PolicyClient(serve(folder, backend="torch").address)  # what steers it is served
+        assert np.abs(client.predict(obs, noise) - expected).max() < 1e-5
+        client.close()
     with pytest.raises(TrimtabError, match="is no part of a graph"):
         save_bundle(steered, tmp_path / "graph", contract=contract)
 
@@ -250,6 +274,35 @@ def test_a_key_is_sent(serve: Serve, bundle_of: BundleOf, monkeypatch: pytest.Mo
     assert "TRIMTAB_SERVE_KEY" in refused(served.address)
     monkeypatch.setenv("TRIMTAB_SERVE_KEY", "open sesame")
     PolicyClient(served.address).close()
+
+
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "two\nlines", "sesame "])
+def test_a_key_that_no_header_carries_is_refused_and_not_shown(
+    key: str, served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIMTAB_SERVE_KEY", key)
+    with pytest.raises(TrimtabError, match="TRIMTAB_SERVE_KEY: has") as error:
+        PolicyClient(served.address)
+    assert key.split()[-1] not in str(error.value)
+
+
+def test_a_certificate_that_does_not_hold_is_named(tmp_path: Path) -> None:
+    """Connect over TLS to a server whose certificate nobody has signed."""
+    pem = tmp_path / "server.pem"
+    pem.write_text(CERTIFICATE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+
+    def shake_hands(listening: socket.socket) -> None:
+        with suppress(OSError), context.wrap_socket(listening.accept()[0], server_side=True):
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=shake_hands, args=(listening,))
+        thread.start()
+        port = listening.getsockname()[1]
+        assert "certificate does not hold (self" in refused(f"wss://127.0.0.1:{port}")
+        thread.join(60)
 
 
 def test_too_many_rows_and_clients_are_named(serve: Serve, bundle_of: BundleOf) -> None:

@@ -7,10 +7,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
+from websockets.sync.client import connect
+
+from trimtab.policies.serving.codec import pack
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +57,36 @@ def test_ctrl_c_ends_a_server_in_one_line(bundle_of: BundleOf) -> None:
     assert process.returncode == 130 and len(said.splitlines()) == 1, said
 
 
+def test_ctrl_c_ends_a_server_whose_clients_wait(bundle_of: BundleOf) -> None:
+    with serving(bundle_of("flow"), "timeout=600") as (process, address), ExitStack() as stack:
+        (worker,) = psutil.Process(process.pid).children()
+        worker.suspend()
+        for _ in range(3):  # one waits for its decision, the others for their turns
+            client = stack.enter_context(connect(address, compression=None, proxy=None))
+            client.recv(60)
+            client.send(pack({"obs": np.zeros(6, np.float32)}))
+            assert client.ping().wait(60)  # so that the request has been read
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130 and len(said.splitlines()) == 1, said
+        assert not worker.is_running()
+
+
+def test_a_server_that_is_killed_leaves_no_process(bundle_of: BundleOf) -> None:
+    with serving(bundle_of("flow")) as (process, _):
+        (worker,) = psutil.Process(process.pid).children()
+        process.kill()
+        assert psutil.wait_procs([worker], timeout=60)[0]
+
+
 def test_what_cannot_be_served_ends_in_one_line(bundle_of: BundleOf, tmp_path: Path) -> None:
     assert str(tmp_path) in refused("serve", tmp_path)
     assert "TRIMTAB_SERVE_KEY" in refused("serve", bundle_of("flow"), "host=0.0.0.0")
+    with pytest.MonkeyPatch.context() as patch:
+        for key in ("schl\u00fcssel", "two\nlines", " sesame"):
+            patch.setenv("TRIMTAB_SERVE_KEY", key)
+            said = refused("serve", bundle_of("flow"))
+            assert said.startswith("trimtab: TRIMTAB_SERVE_KEY: has ") and key[-5:] not in said
     assert "65535" in refused("serve", bundle_of("flow"), "port=65536")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

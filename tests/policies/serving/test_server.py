@@ -21,14 +21,18 @@ import msgpack
 import numpy as np
 import psutil
 import pytest
+import torch
 from loading import load_module
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.bundle import save_bundle
+from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.runtime import load_policy
 from trimtab.policies.serving.server import Bounds, PolicyServer
 from trimtab.policies.serving.worker import PolicyProcess
+from trimtab.types import PolicySpec
 
 pytestmark = pytest.mark.slow
 
@@ -147,6 +151,38 @@ def test_tick_deadline_and_contract(served: Any) -> None:
         assert closed_with(client) == 1011
 
 
+def test_an_answer_that_is_late_leaves_what_was_observed(serve: Serve, parts_bundle: Path) -> None:
+    served = serve(parts_bundle)
+    runner = load_policy(parts_bundle)
+    obs = [
+        {"state": np.full(3, x, np.float32), "picture": np.full((2, 2, 3), i, np.uint8)}
+        for i, x in enumerate((0.1, 0.2, 0.3, 0.4))
+    ]
+    with joined(served)[0] as client:
+        for now in obs:
+            expected = np.stack([runner.step(now) for _ in range(2)])
+            if now is obs[1]:
+                with served.process.turn():  # another client's decision, which takes too long
+                    assert ask(client, **now, deadline_ms=50.0).startswith("late: ")
+            elif now is obs[2]:  # its own does
+                assert ask(client, **now, deadline_ms=1e-6).startswith("late: ")
+            else:
+                assert ask(client, **now)["actions"].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_no_backend_sends_an_action_that_is_not_finite(
+    backend: str, serve: Serve, tmp_path: Path
+) -> None:
+    policy = FlowPolicy(PolicySpec(6, 1, 2, (-1.0, -1.0), (1.0, 1.0)), hidden=(8,))
+    policy.normalizer.take_range(torch.linspace(-1e-3, 1e-3, 12).reshape(2, 6))
+    contract = {"env": "x/y", "control_rate": None, "act_steps": 1}
+    served = serve(save_bundle(policy, tmp_path / "bundle", contract=contract), backend=backend)
+    with joined(served)[0] as client:  # divided by its range, this observation is infinite
+        assert ask(client, obs=OBS * 3e38) == "policy: the policy failed with this observation"
+        assert np.isfinite(ask(client, obs=OBS)["actions"]).all()
+
+
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -199,6 +235,7 @@ def test_hostile_frames_are_refused_and_the_next_client_served(served: Any, what
         client.send(hostile.STRUCTURED[what])
         answer = client.recv(60)
         assert isinstance(answer, str) and answer.startswith("frame: ")
+        assert answer.count("frame") == 1
         assert closed_with(client) == 1011
     with joined(served)[0] as client:
         assert ask(client, obs=OBS)["actions"].shape == (3, 2)
@@ -311,6 +348,12 @@ def test_a_key_is_compared_whole(serve: Serve, bundle_of: BundleOf) -> None:
     assert get(served, "/healthz")[0] == 200
     with joined(served, additional_headers={"Authorization": "Api-Key correct"})[0] as client:
         assert ask(client, obs=OBS)["actions"].shape == (3, 2)
+
+
+def test_pages_of_a_browser_may_not_ask(served: Any) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        joined(served, origin="http://127.0.0.1")
+    assert refused.value.response.status_code == 403
 
 
 def test_others_need_a_key(bundle_of: BundleOf) -> None:
