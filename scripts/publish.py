@@ -36,6 +36,7 @@ from trimtab.benchmarks.board.data_contests import DataContest, contests_of
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.modes import MEASURES, contests_of_modes, read_modes
 from trimtab.benchmarks.board.modes import to_markdown as modes_markdown
+from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.cli.commands.bench import FURTHER
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
 from trimtab.benchmarks.suites.document import read_document
@@ -65,9 +66,8 @@ OF_AN_ARENA = ("arena.md", "arena.csv", "curves.csv")
 """Files that a suite with controls has besides."""
 UNFROZEN_SUITES = ("offline", "offline_to_online", "from_nothing")
 """The suites without frozen bases that claims speak of."""
-CALLED = {
-    "": "arena", **{name: name for name in UNFROZEN_SUITES}, **dict.fromkeys(MEASURES, "from_nothing")
-}  # fmt: skip
+CALLED = {"": "arena", **{name: name for name in UNFROZEN_SUITES}}
+CALLED |= dict.fromkeys(MEASURES, "from_nothing")
 """The suites by what a claim calls them; a measure of the study of modes is of this one's runs."""
 MODES = "modes.csv"
 """Rows of the study of modes, beside those of the suite whose runs it measures."""
@@ -200,7 +200,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
         raise TrimtabError(f"publish: {folder} is of {latest['command']}; run it without scale=")
     place, suite = results / names[0].replace("_", "-"), load_suite(names[0], "runs")
     rows, known, machine = made, documents_of(folder), with_processor(place / "machine.json")
-    if place.is_dir():
+    if (place / FILE_NAME).is_file():
         rows = with_runs(read_episodes(place / FILE_NAME), made)
         known |= read_json(place / "configurations.json", "configurations")
     names_now = [job.name for job in suite.jobs]
@@ -211,7 +211,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     documents = documents_for(rows, known)
     board = leaderboard.build(
         rows,
-        baselines=suite.baselines or None,
+        sources=Sources(baselines=suite.baselines),  # those whose methods are committed
         command=f"trimtab bench suite={names[0]}",
         versions=latest["versions"],
         title=suite.title,
@@ -276,7 +276,7 @@ def board_of(place: Path, rows: pa.Table) -> Leaderboard:
     committed = read_json(place / "leaderboard.json", "leaderboard")
     return leaderboard.build(
         rows,
-        baselines=load_suite(suite_of(place), "runs").baselines or None,
+        sources=Sources(baselines=load_suite(suite_of(place), "runs").baselines),
         command=committed["command"],
         versions=committed["versions"],
         title=committed["title"],
