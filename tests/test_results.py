@@ -30,6 +30,9 @@ from trimtab.benchmarks.board.intervals.contests import (
 )
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
+from trimtab.benchmarks.board.modes import read_modes
+from trimtab.benchmarks.board.modes import to_markdown as modes_markdown
+from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.speed.measure import Row, all_pairs
@@ -115,7 +118,7 @@ def test_tables_are_recomputed_from_the_rows(name: str) -> None:
     committed = json.loads((folder / "leaderboard.json").read_text())
     board = leaderboard.build(
         collect_episodes(folder / "episodes.parquet"),
-        baselines=load_suite(name.replace("-", "_"), "runs").baselines or None,
+        sources=Sources(baselines=load_suite(name.replace("-", "_"), "runs").baselines),
         command=committed["command"],
         versions=committed["versions"],
         title=committed["title"],
@@ -303,6 +306,19 @@ def test_claims_are_judged_by_the_rows(
     found = find(read_claims(RESULTS / "claims.yaml"), arena, data)
     assert alike(to_markdown(found), (RESULTS / "claims.md").read_text())
     assert len(found) >= 8
+
+
+def test_modes_are_counted_from_the_rows() -> None:
+    place = RESULTS / "from-nothing"
+    records = json.loads((place / "runs.json").read_text(encoding="utf-8"))
+    runs = read_modes(place / "modes.csv")
+    assert alike(modes_markdown(runs, records), (place / "modes.md").read_text(encoding="utf-8"))
+    measured = {(one.config_hash, one.seed) for one in runs}
+    assert measured == {
+        (one["config_hash"], one["seed"])
+        for one in records
+        if one["place"]["task"] in ("four_goals", "two_routes")
+    }
 
 
 @pytest.mark.bits

@@ -18,11 +18,11 @@ made first, which no decision pays for (``paced``).
 - actor:      L_mu = mean w [-mean_j Q_j(g(z, mu(z)))] + 1e-5 mean u^2,  mu = tanh(u)
 - weights:    w = p / mean p,  p = max(1, max_j |Q_j(x) - y|)^0.4
 
-An adaptation, because of these weights. The paper draws a row with probability ~ p of the last time
-that it was drawn (LAP: Fujimoto et al., "An Equivalence between Loss Functions and Non-Uniform
-Sampling in Experience Replay", arXiv 2007.06049). Here all rows are drawn alike, and each weighs as
-much as it would have been drawn: values and actor have the same mean gradient, with more variance.
-The embedding's rows weigh alike.
+An adaptation (``faithful`` is False), because of these weights. The paper draws a row with
+probability ~ p of the last time that it was drawn (LAP: Fujimoto et al., "An Equivalence between
+Loss Functions and Non-Uniform Sampling in Experience Replay", arXiv 2007.06049). Here all rows are
+drawn alike, and each weighs as much as it would have been drawn: values and actor have the same
+mean gradient, with more variance. The embedding's rows weigh alike.
 
 Smaller deviations from the published code: a decision that ends an episode has its reward in the
 sum (there, the reward is left out, and one of the next episode can get in); near a time limit the

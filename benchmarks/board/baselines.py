@@ -24,9 +24,7 @@ def known_among(baselines: Mapping[str, str | None], groups: Sequence[Group]) ->
     Of a suite's rows some may be left out, and a label may say less where settings are not known.
     """
     known = {None, *(name for group in groups for name in (group.label, group.algorithm))}
-    return {
-        name: other for name, other in baselines.items() if {name, other} <= {*known, None}
-    } or None
+    return {name: other for name, other in baselines.items() if {name, other} <= known} or None
 
 
 def check_names(baselines: Baselines, groups: Sequence[Group]) -> None:

@@ -40,9 +40,9 @@ over runs, with the 95 percent interval of it. **Success** is the share of draws
 alone; 1, all ways alike. It has Miller and Madow's correction for the number of draws. **Ways** are
 those with at least a tenth of the draws. Both are 0 where less than nine tenths of the draws from a
 start succeed: random pushes come upon a goal of four in half of the draws, and upon each as often.
-**Closed** is the success after the way that the policy
-takes most often from a start has been walled up, without any further learning: what modes are
-worth, and also what a policy can do that sees that it does not get on."""
+**Closed** is the success after the way that the policy takes most often from a start has been
+walled up, without any further learning: what modes are worth, and also what a policy can do that
+sees that it does not get on."""
 Array = NDArray[np.float64]
 
 
@@ -140,6 +140,9 @@ def contests_of_modes(
         records: what the suite's ``runs.json`` says; it names tasks and methods.
         measure: a key of ``MEASURES``.
     """
+    seconds = defaultdict[str, list[float]](list)
+    for one in records:
+        seconds[one["config_hash"]].append(float(one.get("seconds", 0.0)))
     found: dict[str, dict[str, DataScores]] = {}
     for (task, method), mine in _by_place(runs, records).items():
         scores = {one.seed: MEASURES[measure](one) for one in mine}
@@ -148,6 +151,7 @@ def contests_of_modes(
                 score=tuple(float(np.mean(values)) for values in scores.values()),
                 seeds=tuple(scores),
                 episode_scores=tuple(np.array(values) for values in scores.values()),
+                seconds=float(np.mean(seconds[mine[0].config_hash])),
             )
     return [DataContest(task, "success", methods) for task, methods in found.items()]
 

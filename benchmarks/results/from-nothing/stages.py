@@ -9,11 +9,12 @@ each stage's encoder, and up to the step after each refit. Written are
 - ``stages.csv``: the study of modes (``modes.py``) of GoRL at each of these moments;
 - ``actions.csv``: actions drawn at rest in the middle of the room, by picture;
 - ``paths.csv``: episodes from one start, by picture;
-- ``ways.png``: both drawn.
+- ``ways.png``: both drawn; without ``runs=`` it is drawn anew from the files.
 """
 
 from __future__ import annotations
 
+import csv
 import shutil
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from trimtab.benchmarks.training.evaluate import torch_act
 from trimtab.benchmarks.training.folder import POLICY
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
+from trimtab.envs.families.robotics.four_goals import GOALS
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text, read_json
 from trimtab.policies.agent import Agent
@@ -111,79 +113,96 @@ def actions_of(policy: Policy) -> Array:
     return agent.act(np.zeros((ACTIONS, 4), np.float32), np.ones(ACTIONS, bool))[:, 0]
 
 
-def draw(path: Path, actions: dict[str, Array], paths: dict[str, list[Array]]) -> None:
-    """Draw actions, GoRL's moments above and the other methods below, and the paths last."""
+def draw(out: Path) -> None:
+    """Draw what the files say: actions, GoRL's moments above and the others below, and paths."""
     mpl.use("Agg")
     from matplotlib import pyplot
 
+    actions: dict[str, list[tuple[float, float]]] = {}
+    for row in rows_of(out / "actions.csv"):
+        actions.setdefault(row["picture"], []).append((float(row["x"]), float(row["y"])))
+    paths: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in rows_of(out / "paths.csv"):
+        episode = paths.setdefault(row["picture"], {}).setdefault(row["episode"], [])
+        episode.append((float(row["x"]), float(row["y"])))
     stages = [name for name in actions if name.startswith("stage")]
-    others = [name for name in actions if name not in stages]
-    shown = [stages, others, [*paths]]
-    columns = max(map(len, shown))
-    chart, axes = pyplot.subplots(3, columns, figsize=(2.1 * columns, 7.4), layout="constrained")
-    headings = (
-        "actions at rest in the middle: GoRL with a flow, stage by stage",
-        "the same of other methods, at their end",
-        "25 episodes from one start",
-    )
-    for row, (names, heading) in enumerate(zip(shown, headings, strict=True)):
-        for axis in axes[row]:
+    shown = {
+        "Actions at rest in the middle: GoRL with a flow, stage by stage": stages,
+        "The same of other methods, at their end": [one for one in actions if one not in stages],
+        "25 episodes from one start; circles are the goals": [*paths],
+    }
+    columns = max(map(len, shown.values()))
+    chart = pyplot.figure(figsize=(1.9 * columns, 7.6), layout="constrained")
+    parts = chart.subfigures(len(shown), 1)
+    for part, (heading, names) in zip(parts, shown.items(), strict=True):
+        part.suptitle(heading, fontsize=11)
+        axes = part.subplots(1, columns)
+        for axis in axes[len(names) :]:
             axis.set_axis_off()
-        told = axes[row][0].annotate(heading, (0, 1.24), xycoords="axes fraction", fontsize=11)
-        told.set_in_layout(False)  # or it would widen the first column
-        for axis, name in zip(axes[row], names, strict=False):
-            axis.set_axis_on()
+        for axis, name in zip(axes, names, strict=False):
             axis.set_aspect("equal")
             axis.set_xticks([])
             axis.set_yticks([])
             axis.set_title(name.replace(", ", "\n"), fontsize=8)
-            if row < 2:
-                axis.scatter(*actions[name].T, s=3, alpha=0.35, color="#0066a6", linewidths=0)
-                axis.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08))
-            else:
-                for one in paths[name]:
-                    axis.plot(*one.T, lw=0.7, alpha=0.6, color="#0066a6")
-                goals = np.array([(2, 0), (0, 2), (-2, 0), (0, -2)])
-                axis.scatter(*goals.T, s=36, facecolors="none", edgecolors="#d55e00")
+            if names == [*paths]:
+                for one in paths[name].values():
+                    axis.plot(*np.array(one).T, lw=0.7, alpha=0.6, color="#0066a6")
+                axis.scatter(*GOALS.T, s=36, facecolors="none", edgecolors="#d55e00", zorder=3)
                 axis.set(xlim=(-2.6, 2.6), ylim=(-2.6, 2.6))
-    pyplot.savefig(path, dpi=110)
+            else:
+                where = np.array(actions[name]).T
+                axis.scatter(*where, s=3, alpha=0.35, color="#0066a6", linewidths=0)
+                axis.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08))
+    pyplot.savefig(out / "ways.png", dpi=110)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a file that this script has written."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def write_rows(runs: Path, out: Path) -> None:
+    """Train GoRL, and write what it and the other methods do.
+
+    Raises:
+        TrimtabError: if a run of another method is missing.
+    """
+    policies = {name: end_of(runs, name) for name in OTHERS}
+    folder = Path(tempfile.mkdtemp())
+    stages = stages_of(folder)
+    shutil.rmtree(folder)
+    rows = [
+        {"moment": name, **{key: row[key] for key in COLUMNS[3:]}}
+        for name, policy in stages
+        for row in measure(policy, ENV)
+    ]
+    atomic_write_text(out / "stages.csv", csv_table(rows))
+    drawn = [
+        {"picture": name, "x": f"{x:.3f}", "y": f"{y:.3f}"}
+        for name, policy in [*stages, *policies.items()]
+        for x, y in actions_of(policy)
+    ]
+    atomic_write_text(out / "actions.csv", csv_table(drawn))
+    places = [
+        {"picture": name, "episode": number, "x": f"{x:.2f}", "y": f"{y:.2f}"}
+        for name, policy in [("gorl_flow", stages[-1][1]), *policies.items()]
+        for number, path in enumerate(play(policy, ENV, [PATH_START])[1][0])
+        for x, y in path
+    ]
+    atomic_write_text(out / "paths.csv", csv_table(places))
 
 
 def main(words: Sequence[str]) -> int:
-    """Train, draw and write; return 2, after one line, if that is refused."""
+    """Train, write and draw; return 2, after one line, if that is refused."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
     try:
-        if {*given} != {"runs", "out"} or len(given) != len(words):
+        if "out" not in given or not {*given} <= {"runs", "out"} or len(given) != len(words):
             raise TrimtabError("stages: give runs=<folder of the suite> and out=<folder>")
         torch.set_num_threads(1)
-        policies = {name: end_of(Path(given["runs"]), name) for name in OTHERS}
-        out = Path(given["out"])
-        folder = Path(tempfile.mkdtemp())
-        stages = stages_of(folder)
-        shutil.rmtree(folder)
-        rows = [
-            {"moment": name, **{key: row[key] for key in COLUMNS[3:]}}
-            for name, policy in stages
-            for row in measure(policy, ENV)
-        ]
-        actions = {name: actions_of(policy) for name, policy in [*stages, *policies.items()]}
-        paths = {
-            name: play(policy, ENV, [PATH_START])[1][0]
-            for name, policy in [("gorl_flow", stages[-1][1]), *policies.items()]
-        }
-        atomic_write_text(out / "stages.csv", csv_table(rows))
-        atomic_write_text(out / "actions.csv", csv_table([
-            {"picture": name, "x": f"{x:.3f}", "y": f"{y:.3f}"}
-            for name, drawn in actions.items()
-            for x, y in drawn
-        ]))  # fmt: skip
-        atomic_write_text(out / "paths.csv", csv_table([
-            {"picture": name, "episode": number, "x": f"{x:.2f}", "y": f"{y:.2f}"}
-            for name, drawn in paths.items()
-            for number, path in enumerate(drawn)
-            for x, y in path
-        ]))  # fmt: skip
-        draw(out / "ways.png", actions, paths)
+        if "runs" in given:
+            write_rows(Path(given["runs"]), Path(given["out"]))
+        draw(Path(given["out"]))
     except TrimtabError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
