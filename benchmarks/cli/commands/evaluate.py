@@ -26,6 +26,7 @@ from trimtab.benchmarks.training.judging import BundleJudge, task_of
 from trimtab.benchmarks.training.rows import FILE_NAME, write_episodes
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory
+from trimtab.policies.serving.protocol import is_server
 
 __all__ = ["evaluate"]
 
@@ -84,7 +85,8 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
             opened.callback(film.close)
         scores = judge.judge(**how, watch=None if film is None else film.watch)
         facts = {
-            "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
+            "policy": str(policy), "env": task, "env_options": dict(options),
+            "backend": "server" if is_server(policy) else backend,
             "fingerprint": judge.spec.fingerprint, "deterministic": zero_noise,
         } | ({"inputs": judge.inputs} if judge.inputs else {}) | timed  # fmt: skip
         if out:

@@ -93,6 +93,7 @@ def test_the_command_judges_it_and_writes_rows(served: Served, graph: Path, tmp_
     assert [done.returncode for done in found] == [0, 0], found
     local, far = (json.loads(done.stdout) for done in found)
     assert local["episodes"] == far["episodes"] and far["policy"] == served.address
+    assert (local["backend"], far["backend"]) == ("torch", "server")
     rows = [read_episodes(tmp_path / out / "episodes.parquet").drop(["seconds"]) for out in "ab"]
     assert rows[0].to_pylist() == rows[1].to_pylist()
 
