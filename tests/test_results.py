@@ -30,7 +30,7 @@ from trimtab.benchmarks.board.intervals.contests import (
 )
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
-from trimtab.benchmarks.board.modes import read_modes
+from trimtab.benchmarks.board.modes import CONTROL, read_modes
 from trimtab.benchmarks.board.modes import to_markdown as modes_markdown
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.stats import Array, Interval
@@ -313,7 +313,8 @@ def test_modes_are_counted_from_the_rows() -> None:
     records = json.loads((place / "runs.json").read_text(encoding="utf-8"))
     runs = read_modes(place / "modes.csv")
     assert alike(modes_markdown(runs, records), (place / "modes.md").read_text(encoding="utf-8"))
-    measured = {(one.config_hash, one.seed) for one in runs}
+    measured = {(one.config_hash, one.seed) for one in runs if one.config_hash != CONTROL}
+    assert {one.env for one in runs if one.config_hash == CONTROL} == {one.env for one in runs}
     assert measured == {
         (one["config_hash"], one["seed"])
         for one in records

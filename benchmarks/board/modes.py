@@ -23,12 +23,14 @@ from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.tables import markdown_table
 from trimtab.errors import TrimtabError
 
-__all__ = ["COLUMNS", "MEASURES", "Modes", "contests_of_modes", "entropy", "read_modes",
+__all__ = ["COLUMNS", "CONTROL", "MEASURES", "Modes", "contests_of_modes", "entropy", "read_modes",
            "to_markdown"]  # fmt: skip
 
 COLUMNS = ("env", "config_hash", "seed", "start", "draws", "ways", "closed")
 """Of ``modes.csv``: ``ways`` are counts of successful draws, one a way, with a space between;
 ``closed`` counts successful draws with the favourite way closed, and is empty where none can be."""
+CONTROL = "random pushes"
+"""The control, which stands where a run has its hash: nothing was learned."""
 FEW = 0.1
 """Share of the draws from which on a way counts as kept."""
 RELIABLE = 0.9
@@ -151,7 +153,7 @@ def contests_of_modes(
                 score=tuple(float(np.mean(values)) for values in scores.values()),
                 seeds=tuple(scores),
                 episode_scores=tuple(np.array(values) for values in scores.values()),
-                seconds=float(np.mean(seconds[mine[0].config_hash])),
+                seconds=float(np.mean(seconds.get(mine[0].config_hash, 0.0))),
             )
     return [DataContest(task, "success", methods) for task, methods in found.items()]
 
@@ -188,8 +190,11 @@ def _by_place(
         for one in records
         if one["place"].get("method")
     }
+    tasks = {one.env: places[one.config_hash][0] for one in runs if one.config_hash in places}
     found: dict[tuple[str, str], list[Modes]] = {place: [] for place in places.values()}
     for one in runs:
         if one.config_hash in places:
             found[places[one.config_hash]].append(one)
+        elif one.config_hash == CONTROL and one.env in tasks:
+            found[tasks[one.env], CONTROL] = [one]
     return {place: sorted(mine, key=lambda one: one.seed) for place, mine in found.items() if mine}

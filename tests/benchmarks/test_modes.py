@@ -10,7 +10,7 @@ import pytest
 import torch
 from loading import load_module
 
-from trimtab.benchmarks.board.modes import read_modes
+from trimtab.benchmarks.board.modes import CONTROL, read_modes
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.benchmarks.training.train import train
@@ -100,6 +100,15 @@ def test_a_run_is_measured_once(modes: Any, tmp_path: Path) -> None:
     assert modes.main([f"out={out}", folder]) == 0 and out.read_text(encoding="utf-8") == first
     out.write_text("a,b\n1,2\n", encoding="utf-8")
     assert modes.main([f"out={out}", folder]) == 2
+
+
+def test_pushes_at_random_are_the_control(modes: Any, tmp_path: Path) -> None:
+    out = tmp_path / "modes.csv"
+    assert modes.main([f"out={out}", "random"]) == 0
+    first = out.read_text(encoding="utf-8")
+    four, two = read_modes(out)
+    assert (four.env, two.env) == (FOUR, TWO) and four.config_hash == two.config_hash == CONTROL
+    assert modes.main([f"out={out}", "random"]) == 0 and out.read_text(encoding="utf-8") == first
 
 
 def test_wrong_words_are_one_line(modes: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """How many of several equally good ways a policy keeps, and what that is worth when one is closed.
 
-    python modes.py out=modes.csv <folder of a run> …
+    python modes.py out=modes.csv random <folder of a run> …
 
 The runs are of ``robotics/PointMaze-FourGoals-v0`` (ways: four goals) or of
 ``robotics/PointMaze-TwoRoutes-v0`` with ``env_options.dense=true`` (ways: above or below the
@@ -14,8 +14,9 @@ From these starts all ways are about as long: no route is more than 0.6 m longer
 it is where start and goal together are not far above or below the middle, in about a third of all
 starts; from the others one route is up to 3 m shorter, and the better one.
 
-Give the same command again to go on: runs that the file has are passed over. The starts are others
-than those of a run's evaluations.
+``random`` adds the control: pushes at random, unit normal noise under a tanh, which no learning has
+touched. Give the same command again to go on: runs that the file has are passed over. The starts
+are others than those of a run's evaluations.
 """
 
 from __future__ import annotations
@@ -28,19 +29,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from trimtab.benchmarks.board.modes import COLUMNS
+from trimtab.benchmarks.board.modes import COLUMNS, CONTROL
 from trimtab.benchmarks.board.tables import csv_table
 from trimtab.benchmarks.training.evaluate import torch_act
 from trimtab.benchmarks.training.folder import POLICY, read_provenance
+from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.envs.families.robotics.four_goals import GOAL_CELLS
-from trimtab.envs.registry import make
+from trimtab.envs.registry import get_spec, make
 from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
 from trimtab.policies.agent import Agent
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 
 STARTS, DRAWS, FIRST_SEED = 10, 25, 50_000
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -113,6 +117,11 @@ TASKS: dict[str, tuple[Callable[[Array], bool], Callable[[Array], int], int]] = 
     "robotics/PointMaze-TwoRoutes-v0": (routes_are_even, route_taken, 2),
 }
 """By task, whether ways from a start are even, which one an episode took, how many there are."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "robotics/PointMaze-FourGoals-v0": {},
+    "robotics/PointMaze-TwoRoutes-v0": {"dense": True},
+}
+"""By task, the options with which the suite has it."""
 
 
 def measure(policy: Policy, env: str, **options: Any) -> list[dict[str, Any]]:
@@ -159,6 +168,21 @@ def rows_of(folder: Path, known: set[tuple[str, str]]) -> list[dict[str, Any]]:
     return [{**named, **row} for row in measure(policy, task["id"], **task.get("options", {}))]
 
 
+def random_rows(known: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the rows of pushes at random on each task; none if they are known."""
+    if (CONTROL, "0") in known:
+        return []
+    rows = []
+    for env, options in OPTIONS.items():
+        policy = TanhGaussianPolicy(spec_of(get_spec(env, **options), 1, "flat"), hidden=(8,))
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.zero_()  # mean 0, standard deviation 1
+        named = {"env": env, "config_hash": CONTROL, "seed": "0"}
+        rows += [{**named, **row} for row in measure(policy, env, **options)]
+    return rows
+
+
 def main(words: Sequence[str]) -> int:
     """Measure the runs that the words name; return 2, after one line, if that is refused."""
     named = [word.removeprefix("out=") for word in words if word.startswith("out=")]
@@ -169,7 +193,8 @@ def main(words: Sequence[str]) -> int:
         out = Path(named[0])
         rows = read_rows(out)
         for folder in folders:
-            rows += rows_of(folder, {(row["config_hash"], row["seed"]) for row in rows})
+            known = {(row["config_hash"], row["seed"]) for row in rows}
+            rows += random_rows(known) if str(folder) == "random" else rows_of(folder, known)
             atomic_write_text(out, csv_table(rows))
     except TrimtabError as error:
         sys.stderr.write(f"{error}\n")
