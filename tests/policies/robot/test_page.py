@@ -1,4 +1,4 @@
-"""The loop of ``docs/robot.md``, as it stands there, and its log."""
+"""The loop of ``docs/robots.md``, as it stands there, and its log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = re.compile(r"^```python file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 def test_the_loop_of_the_page_runs_and_its_log_is_played_again(
     root: Path, bundle_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    ((name, text),) = BLOCK.findall((root / "docs" / "robot.md").read_text(encoding="utf-8"))
+    ((name, text),) = BLOCK.findall((root / "docs" / "robots.md").read_text(encoding="utf-8"))
     (tmp_path / name).write_text(text, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, name, bundle_of("flow")],
