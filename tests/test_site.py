@@ -130,5 +130,5 @@ def test_a_small_site_is_built_and_asks_no_other_machine(
     assert 'id="trimtab.policies.runtime.load_policy"' in robot
     index = json.loads((site / "search" / "search_index.json").read_text())
     found = {entry["location"] for entry in index["docs"] if "golden vectors" in entry["text"]}
-    assert any(location.startswith("robot.html") for location in found)
+    assert any(location.startswith("robots.html") for location in found)
     assert (site / "results" / "quickstart" / "figure.png").is_file()
