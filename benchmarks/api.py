@@ -160,8 +160,13 @@ def evaluate(
     backend: str = "torch",
     deterministic: bool | None = None,
     inputs: Mapping[str, Any] | None = None,
+    delay_ms: float | str = 0,
+    jitter: float = 0.0,
+    drop: float = 0.0,
+    mode: str = "",
+    interval: int = 0,
 ) -> Scores:
-    """Evaluate a policy on fixed seeds.
+    """Evaluate a policy on fixed seeds, by simulated time if a delay or a mode is given.
 
     Args:
         policy: folder of a run or a bundle.
@@ -173,6 +178,12 @@ def evaluate(
         deterministic: whether the noise is zero; None takes what the bundle says.
         inputs: values of the policy's inputs that differ from their defaults, such as
             ``{"guidance": 3}``.
+        delay_ms: milliseconds from an observation to its answer, while the robot plays on, or
+            ``measured`` for what a decision takes on this machine.
+        jitter: standard deviation of the delay's logarithm.
+        drop: share of ticks without an observation.
+        mode: how chunks are played, such as ``receding``, the default, or ``ensemble``.
+        interval: ticks from one chunk to the next; 0 for the mode's usual one.
 
     Raises:
         TrimtabError: if there is no such policy, task or input, or they do not fit each other.
@@ -189,8 +200,15 @@ def evaluate(
         judge = BundleJudge(bundle, *task_of(bundle, env, env_options), inputs)
         if deterministic is None:
             deterministic = bool(bundle.config["evaluate_deterministic"])
+        timed = judge.timed(
+            backend, mode=mode, interval=interval, delay_ms=delay_ms, jitter=jitter, drop=drop
+        )
         return judge.judge(
-            episodes=episodes, seed=seed, backend=backend, deterministic=deterministic
+            episodes=episodes,
+            seed=seed,
+            backend=backend,
+            deterministic=deterministic,
+            timing=judge.timing(**timed) if timed else None,
         )
 
 

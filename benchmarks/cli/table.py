@@ -157,9 +157,10 @@ COMMANDS: dict[str, Command] = {
                 of=_PLAYED,
             ),
             "delay_ms": Setting(
-                0,
+                "0",
                 "milliseconds of simulated time from an observation to the answer, while the robot "
-                "plays on; default: the simulator waits",
+                "plays on, or measured: what a decision takes on this machine; default: the "
+                "simulator waits",
                 of=_PLAYED,
             ),
             "jitter": Setting(

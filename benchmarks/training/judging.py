@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 from trimtab.policies.agent import Decide, PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle
+from trimtab.policies.bundle.files import Contract, inputs_of
+from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.robot.delayed import Latency, Timing
 from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
 from trimtab.policies.runtime import load_policy
@@ -147,8 +150,67 @@ class BundleJudge:
         """Return the usual ticks from one chunk to the next in a mode of :data:`TIMED_MODES`."""
         return TIMED_MODES[mode][1] or self.act_steps
 
+    def measured_ms(self, backend: str = "torch") -> float:
+        """Return how many milliseconds one decision takes on this machine: the median of 100."""
+        act = BACKENDS[backend](self.bundle)
+        golden = {name: rows[:1].numpy() for name, rows in golden_rows(self.bundle.policy).items()}
+        obs, noise = inputs_of(golden, Contract.parse(self.bundle.config, str(self.bundle.folder)))
+        seconds = []
+        for _ in range(110):
+            begun = time.perf_counter()
+            act(obs, noise)
+            seconds.append(time.perf_counter() - begun)
+        return round(1e3 * float(np.median(seconds[10:])), 3)
+
+    def timed(
+        self,
+        backend: str = "torch",
+        *,
+        mode: str = "",
+        interval: int = 0,
+        delay_ms: float | str = 0,
+        jitter: float = 0.0,
+        drop: float = 0.0,
+    ) -> dict[str, Any]:
+        """Return the arguments of :meth:`timing` with the usual ones filled in; empty if all are.
+
+        Args:
+            backend: what runs the policy.
+            mode: empty for ``receding``.
+            interval: 0 for that of :meth:`interval`.
+            delay_ms: a number, as text too, or ``measured``.
+            jitter: as of :meth:`timing`.
+            drop: likewise.
+
+        Raises:
+            TrimtabError: if the mode is unknown, or the delay is neither.
+        """
+        measured = delay_ms == MEASURED
+        try:
+            delay = self.measured_ms(backend) if measured else float(delay_ms)
+        except (TypeError, ValueError) as error:
+            raise TrimtabError(
+                f"evaluate: delay_ms={delay_ms}: give a number, or {MEASURED}"
+            ) from error
+        if not (mode or interval or delay or jitter or drop):
+            return {}
+        mode = mode or "receding"
+        if mode not in TIMED_MODES:
+            raise TrimtabError(f"evaluate: mode={mode}: {nearest(mode, TIMED_MODES)}")
+        told = {"measured": True} if measured else {}
+        return {
+            "mode": mode, "interval": interval or self.interval(mode), "jitter": jitter,
+            "drop": drop, "delay_ms": delay, **told,
+        }  # fmt: skip
+
     def timing(
-        self, mode: str, interval: int, delay_ms: float, jitter: float, drop: float
+        self,
+        mode: str,
+        interval: int,
+        delay_ms: float,
+        jitter: float,
+        drop: float,
+        measured: bool = False,
     ) -> Timing:
         """Return how the policy is played in simulated time.
 
@@ -158,10 +220,12 @@ class BundleJudge:
             delay_ms: milliseconds from an observation to the answer.
             jitter: standard deviation of the delay's logarithm.
             drop: share of ticks without an observation.
+            measured: whether the delay is that of :meth:`measured_ms`; only the rows tell it.
 
         Raises:
             TrimtabError: if a value does not fit, or the task has no clock.
         """
+        del measured
         rate = self.spec.control_rate
         if rate is None:
             raise TrimtabError(f"{self.task}: has no control rate, so that a delay has no meaning")
@@ -266,6 +330,9 @@ def _on_onnx(bundle: Bundle) -> Decide:
 
 BACKENDS: Mapping[str, Callable[[Bundle], Decide]] = {"torch": _on_torch, "onnx": _on_onnx}
 """What can run a bundle's policy."""
+
+MEASURED = "measured"
+"""The delay that a decision takes on this machine."""
 
 TIMED_MODES: Mapping[str, tuple[type[Mode], int]] = {
     "receding": (RecedingHorizon, 0),

@@ -67,7 +67,8 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
     if film_at is not None:
         films.prepare(film_at, task)  # before a simulator is imported
     judge = BundleJudge(bundle, task, options, policy_inputs("evaluate", asked["inputs"]))
-    timed = _timed(asked, judge)
+    played = ("mode", "interval", "delay_ms", "jitter", "drop")
+    timed = judge.timed(backend, **{name: asked[name] for name in played})
     zero_noise = bundle.config["evaluate_deterministic"]
     if asked["deterministic"]:
         zero_noise = asked["deterministic"] == "true"
@@ -101,15 +102,6 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
                 film.write(film_at, scores, tell)
             print_line(f"video: {film_at}", error=True)
     return 0
-
-
-def _timed(asked: Mapping[str, Any], judge: BundleJudge) -> dict[str, Any]:
-    """Return what was asked for of simulated time; empty if nothing was."""
-    found = {name: asked[name] for name in ("mode", "interval", "delay_ms", "jitter", "drop")}
-    if not any(found.values()):
-        return {}
-    mode = found["mode"] or "receding"
-    return {**found, "mode": mode, "interval": found["interval"] or judge.interval(mode)}
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:

@@ -11,12 +11,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+import trimtab
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.training.evaluate import EpisodeScore, Evaluator
+from trimtab.benchmarks.training.judging import BundleJudge
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.envs.registry import get_spec
+from trimtab.errors import TrimtabError
 from trimtab.policies.agent import PolicyInputs
-from trimtab.policies.bundle.bundle import save_bundle
+from trimtab.policies.bundle.bundle import load_bundle, save_bundle
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.robot.delayed import Latency, Timing
 from trimtab.policies.robot.modes import RecedingHorizon
@@ -145,3 +148,22 @@ def test_the_command_tells_the_delay_and_repeats_its_rows(
     assert code == 2 and "a chunk has 4 actions" in err
     assert answer("drop=1")[0] == 2 and "drop=1" in answer("drop=1")[2]
     assert answer("jitter=1")[0] == 2
+
+
+def test_the_delay_of_this_machine(bundle: Path) -> None:
+    judge = BundleJudge(load_bundle(bundle), HOPPER, {"horizon": 60})
+    timed = judge.timed(delay_ms="measured")
+    assert timed["measured"] and 0 < timed["delay_ms"] < 1000
+    scores = judge.judge(episodes=2, seed=0, deterministic=True, timing=judge.timing(**timed))
+    rows = judge.rows(scores, deterministic=True, timed=timed)
+    assert all("measured=True" in row.policy for row in rows)
+    with pytest.raises(TrimtabError, match="delay_ms=soon: give a number, or measured"):
+        judge.timed(delay_ms="soon")
+
+
+def test_python_has_the_words_of_the_command(bundle: Path) -> None:
+    late: dict[str, Any] = {"delay_ms": 20, "jitter": 0.5, "drop": 0.1, "mode": "blended"}
+    scores = trimtab.evaluate(bundle, episodes=4, **late)
+    assert scores.mean_return != trimtab.evaluate(bundle, episodes=4).mean_return
+    with pytest.raises(TrimtabError, match="did you mean blended"):
+        trimtab.evaluate(bundle, mode="blend")
