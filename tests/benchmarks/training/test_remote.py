@@ -81,9 +81,7 @@ def played(policy: Any, backend: str, deterministic: bool) -> list[tuple[int, by
 
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_it_is_judged_as_the_local_policy(
-    backend: str, deterministic: bool, bundle: Path
-) -> None:
+def test_it_is_judged_as_the_local_policy(backend: str, deterministic: bool, bundle: Path) -> None:
     local = played(bundle, backend, deterministic)
     with running(bundle, backend=backend) as found:
         far = played(found.address, "torch", deterministic)
