@@ -26,7 +26,7 @@ from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.defaults import torch_defaults
 from trimtab.policies.kinds.remote import RemotePolicy
 
-pytestmark = [pytest.mark.slow, pytest.mark.bits]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,7 @@ def played(policy: Any, backend: str, deterministic: bool) -> list[tuple[int, by
     return found
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_it_is_judged_as_the_local_policy(backend: str, deterministic: bool, bundle: Path) -> None:
@@ -121,6 +122,7 @@ def test_wrong_servers_end_the_command_in_one_line(
             assert said in line
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("method", ["dsrl_sac", "dsrl_na"])
 def test_it_is_steered_to_the_weights_of_a_local_base(
     method: str, tiny: Any, graph: Path, served: Served, tmp_path: Path
@@ -147,6 +149,7 @@ def test_it_is_steered_to_the_weights_of_a_local_base(
     assert isinstance(policy.base, RemotePolicy) and policy.base.address == served.address
 
 
+@pytest.mark.bits
 def test_a_stopped_run_goes_on_to_the_same_bits(
     tiny: Any, graph: Path, served: Served, tmp_path: Path, stopped_at: Callable[[int], Any]
 ) -> None:
