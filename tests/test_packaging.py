@@ -222,12 +222,11 @@ def test_installed_wheel_lists_what_the_tree_lists(
     assert ended.value.code == 0 and capfd.readouterr().out == alone
 
 
-def followed(page: Path, installed: Path, place: Path, files: int) -> str:
-    """Write the files of a page, carry out its commands with the wheel alone; return what it said.
+def read(page: Path, place: Path, files: int) -> str:
+    """Write the files of a page; return its commands.
 
     Args:
         page: the document.
-        installed: folder of the wheel.
         place: an empty folder.
         files: how many files the page has.
     """
@@ -237,20 +236,53 @@ def followed(page: Path, installed: Path, place: Path, files: int) -> str:
     for name, body in found:
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(body)
-    commands = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+
+
+IN_ONE_PROCESS = r"""
+import contextlib, runpy, subprocess, sys
+from trimtab.benchmarks.cli.main import run
+for line in sys.argv[1:]:
+    line, _, file = line.partition(" > ")
+    shell = ["bash", "-ec", "printf '%s\\0' " + line]
+    read = subprocess.run(shell, stdout=subprocess.PIPE, check=True, text=True).stdout
+    program, *words = read.split("\0")[:-1]
+    out = open(file, "w") if file else contextlib.nullcontext(sys.stdout)
+    with out as shown, contextlib.redirect_stdout(shown):
+        if program == "trimtab":
+            assert run(words) == 0, line
+        else:
+            assert program == "python", line
+            sys.argv = words
+            runpy.run_path(words[0], run_name="__main__")
+"""
+"""Carries out lines for a shell, in an interpreter that imports everything once."""
+
+
+def followed_in_one_process(page: Path, installed: Path, place: Path, files: int) -> str:
+    """Carry out a page's commands with the wheel alone, in one process; return what it said."""
+    lines = read(page, place, files).replace("\\\n", " ").splitlines()
+    return run(
+        sys.executable, "-c", IN_ONE_PROCESS, *filter(None, lines), cwd=place, path=installed
+    )
+
+
+def followed(page: Path, installed: Path, place: Path, files: int) -> str:
+    """Carry out a page's commands with the wheel alone, by a shell; return what it said."""
+    commands = read(page, place, files)
     (place / "bin").mkdir()
     for name, words in (("python", ""), ("trimtab", "-m trimtab.benchmarks.cli.main")):
         script = place / "bin" / name
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         script.chmod(0o755)
     search = f"export PATH={place}/bin:$PATH"
-    return run("bash", "-ec", "\n".join([search, *commands]), cwd=place, path=installed)
+    return run("bash", "-ec", f"{search}\n{commands}", cwd=place, path=installed)
 
 
 def test_a_suite_of_ones_own_is_planned_run_and_compared(
     installed: Path, root: Path, tmp_path: Path
 ) -> None:
-    told = followed(root / "docs" / "suites.md", installed, tmp_path, 4)
+    told = followed_in_one_process(root / "docs" / "suites.md", installed, tmp_path, 4)
     assert re.search(r"^success: 6 of \d+ attempts \(", told, re.MULTILINE)
     assert "algorithm.noise: 0.02" in told
     assert "4 runs, 400 updates and 0 environment steps" in told
@@ -263,7 +295,7 @@ def test_a_suite_of_ones_own_is_planned_run_and_compared(
 
 
 def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_path: Path) -> None:
-    told = followed(root / "docs" / "own-data.md", installed, tmp_path, 3)
+    told = followed_in_one_process(root / "docs" / "own-data.md", installed, tmp_path, 3)
     errors = dict(re.findall(r"(error|nearest neighbour|mean action) ([\d.]+)", told))
     assert float(errors["error"]) < float(errors["nearest neighbour"])
     assert "observes ['shoulder', 'elbow', 'shoulder_mark', 'elbow_mark'] ['rad', 'rad'" in told

@@ -17,6 +17,7 @@ import numpy as np
 from trimtab.benchmarks.speed.brax_side import Numbers, train, wrap
 from trimtab.benchmarks.speed.cases.training import ours as our_loop
 from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
+from trimtab.envs.registry import get_spec
 from trimtab.envs.vector import make_vec
 
 COPIES = (64, 256, 1024)
@@ -30,8 +31,9 @@ PARTS = 1_000
 
 
 def chosen(copies: int) -> Any:
-    """Return the actions of all copies, ``[N, 6]``, the same in every step."""
-    return np.random.default_rng(0).uniform(-1, 1, (copies, 6)).astype(np.float32)
+    """Return the actions of all copies, ``[N, A]``, the same in every step."""
+    dimensions = get_spec(f"playground/{TASK}").action_dim
+    return np.random.default_rng(0).uniform(-1, 1, (copies, dimensions)).astype(np.float32)
 
 
 def ours(copies: int) -> Side:

@@ -248,20 +248,25 @@ def evaluated(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_gives_the_same_scores_and_a_film(
-    tiny: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tiny: Any,
+    drawing: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     words = [f"policy={tiny.base}", "episodes=3", "seed=2", "format=json"]
     with pytest.raises(TrimtabError, match="add video=… for a film"):
         run(["evaluate", *words, "video_episodes=1"])
     assert run(["evaluate", *words]) == 0
     without = capfd.readouterr().out
-    filmed = evaluated(*words, "video=true", "video_episodes=1", place=tmp_path)
-    assert filmed.returncode == 0, filmed.stderr
-    assert filmed.stdout == without
+    assert run(["evaluate", *words, "video=true", "video_episodes=1"]) == 0
+    filmed = capfd.readouterr()
+    assert filmed.out == without
     name = f"{tiny.base.name}-{MAZE.replace('/', '-')}.mp4"
-    assert name in filmed.stderr
+    assert name in filmed.err
     _, pictures = read(tmp_path / name)
-    length = json.loads(filmed.stdout)["episodes"][0]["length"]
+    length = json.loads(filmed.out)["episodes"][0]["length"]
     assert len(pictures) == 1 + length + 25
 
 

@@ -282,7 +282,7 @@ def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path)
 
 def test_dataset_make_info_check_and_list(place: Path) -> None:
     words = ["dataset=push_noisy", "dataset.episodes=2"]
-    made = trimtab("dataset", "action=make", *words, "format=json", cwd=place)
+    made = trimtab_here("dataset", "action=make", *words, "format=json", cwd=place)
     assert made.returncode == 0, made.stderr
     path = json.loads(made.stdout)["path"]
     for action in ("info", "check"):

@@ -9,11 +9,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from disks import files_of_at_most
 
 from trimtab.benchmarks.training.locking import locked, remove_leftovers
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -135,17 +135,6 @@ def never_full(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     words = [*tiny.online(tmp_path_factory.mktemp("room"), "sac"), "env=gym/Hopper-v5"]
     folder = train(compose_run(words)).folder
     return sha256_file(folder / "policy" / "model.safetensors")
-
-
-@contextlib.contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """No file grows beyond ``size`` bytes, as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(

@@ -98,14 +98,19 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.fixture(scope="module")
+def overlapped(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run that nothing happened to."""
+    return train(compose_run(words_of(tiny, tmp_path_factory.mktemp("overlapped"))))
+
+
 @pytest.mark.bits
 def test_actions_are_one_decisions_updates_behind_and_none_is_lost(
-    tiny: Any, tmp_path: Path
+    tiny: Any, overlapped: Any, tmp_path: Path
 ) -> None:
-    words = words_of(tiny, tmp_path / "overlapped")
-    result = train(compose_run(words))
+    result = overlapped
     state: Any = load_checkpoint(result.folder / "checkpoint")
-    expected = in_another_order(words)
+    expected = in_another_order(words_of(tiny, tmp_path))
     assert result.summary["updates"] == expected.pop("made") > 40
     assert_equal(state["algorithm"], expected)
     plain = train(compose_run([*words_of(tiny, tmp_path / "plain"), "overlap=false"]))
@@ -117,9 +122,11 @@ def test_actions_are_one_decisions_updates_behind_and_none_is_lost(
 
 
 @pytest.mark.bits
-def test_two_runs_are_the_same_and_say_what_they_are(tiny: Any, tmp_path: Path) -> None:
-    one, other = (train(compose_run(words_of(tiny, tmp_path / name))) for name in "ab")
-    assert outcome(one.folder) == outcome(other.folder)
+def test_two_runs_are_the_same_and_say_what_they_are(
+    tiny: Any, overlapped: Any, tmp_path: Path
+) -> None:
+    one = train(compose_run(words_of(tiny, tmp_path / "a")))
+    assert outcome(one.folder) == outcome(overlapped.folder)
     assert one.summary["overlap"] is True
     rows = read_episodes(one.folder / "episodes.parquet").to_pylist()
     assert all(dict(row["metrics"])["overlap"] == 1.0 for row in rows)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from serving import Served, running
 
 import trimtab
 from trimtab.benchmarks.artefacts.export import export_black_box, export_bundle
+from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.training.base import load_base
 from trimtab.benchmarks.training.judging import BundleJudge, task_of
 from trimtab.benchmarks.training.rows import read_episodes
@@ -27,7 +26,7 @@ from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.defaults import torch_defaults
 from trimtab.policies.kinds.remote import RemotePolicy
 
-pytestmark = [pytest.mark.slow, pytest.mark.bits]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +35,12 @@ def graph(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("remote") / "bundle"
     export_black_box(lambda folder: export_bundle(tiny.base, folder), out)
     return out
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny base with its weights."""
+    return trimtab.export(tiny.base, tmp_path_factory.mktemp("whole") / "bundle")
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +58,12 @@ def words(tiny: Any, base: Any, out: Path, method: str) -> list[str]:
     return [*given, f"base={base}", "algorithm.warmup_steps=48"]
 
 
-def evaluate(*given: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trimtab.benchmarks.cli.start", "evaluate", *map(str, given)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
+def evaluate(*given: str) -> int:
+    """Carry the command out; return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", *given])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
 
 
 def played(policy: Any, backend: str, deterministic: bool) -> list[tuple[int, bytes]]:
@@ -71,12 +79,10 @@ def played(policy: Any, backend: str, deterministic: bool) -> list[tuple[int, by
     return found
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_it_is_judged_as_the_local_policy(
-    backend: str, deterministic: bool, tiny: Any, tmp_path: Path
-) -> None:
-    bundle = trimtab.export(tiny.base, tmp_path / "bundle")
+def test_it_is_judged_as_the_local_policy(backend: str, deterministic: bool, bundle: Path) -> None:
     local = played(bundle, backend, deterministic)
     with running(bundle, backend=backend) as found:
         far = played(found.address, "torch", deterministic)
@@ -84,21 +90,24 @@ def test_it_is_judged_as_the_local_policy(
     assert len(set(local)) > 20  # chunks differ, so that equal ones say something
 
 
-def test_the_command_judges_it_and_writes_rows(served: Served, graph: Path, tmp_path: Path) -> None:
-    given = ("episodes=2", "format=json")
-    found = [
-        evaluate(f"policy={policy}", f"out={tmp_path / out}", *given)
-        for policy, out in ((graph, "a"), (served.address, "b"))
-    ]
-    assert [done.returncode for done in found] == [0, 0], found
-    local, far = (json.loads(done.stdout) for done in found)
+def test_the_command_judges_it_and_writes_rows(
+    served: Served, graph: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for policy, out in ((graph, "a"), (served.address, "b")):
+        words = [f"policy={policy}", f"out={tmp_path / out}", "episodes=2", "format=json"]
+        assert evaluate(*words) == 0
+        found.append(json.loads(capfd.readouterr().out))
+    local, far = found
     assert local["episodes"] == far["episodes"] and far["policy"] == served.address
     assert (local["backend"], far["backend"]) == ("torch", "server")
     rows = [read_episodes(tmp_path / out / "episodes.parquet").drop(["seconds"]) for out in "ab"]
     assert rows[0].to_pylist() == rows[1].to_pylist()
 
 
-def test_wrong_servers_end_the_command_in_one_line(served: Served) -> None:
+def test_wrong_servers_end_the_command_in_one_line(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as bound:  # an address that is taken, and not listened at
         bound.bind(("127.0.0.1", 0))
         nobody = f"ws://127.0.0.1:{bound.getsockname()[1]}"
@@ -108,11 +117,12 @@ def test_wrong_servers_end_the_command_in_one_line(served: Served) -> None:
             ([f"policy={served.address}/elsewhere"], "HTTP status 404"),
             ([f"policy={served.address}", "backend=onnx"], "the server says what runs"),
         ):
-            done = evaluate(*wrong, "episodes=1")
-            (line,) = done.stderr.splitlines()
-            assert done.returncode == 2 and said in line, done
+            assert evaluate(*wrong, "episodes=1") == 2
+            (line,) = capfd.readouterr().err.splitlines()
+            assert said in line
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("method", ["dsrl_sac", "dsrl_na"])
 def test_it_is_steered_to_the_weights_of_a_local_base(
     method: str, tiny: Any, graph: Path, served: Served, tmp_path: Path
@@ -139,6 +149,7 @@ def test_it_is_steered_to_the_weights_of_a_local_base(
     assert isinstance(policy.base, RemotePolicy) and policy.base.address == served.address
 
 
+@pytest.mark.bits
 def test_a_stopped_run_goes_on_to_the_same_bits(
     tiny: Any, graph: Path, served: Served, tmp_path: Path, stopped_at: Callable[[int], Any]
 ) -> None:

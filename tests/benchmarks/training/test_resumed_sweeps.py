@@ -44,11 +44,11 @@ def test_a_sweep_told_to_end_saves_its_runs(tiny: Any, tmp_path: Path) -> None:
     )
     folders = [path.parent for path in tmp_path.rglob("provenance.json")]
     assert len(folders) == 2  # the third was not started
-    for folder in folders:
-        assert load_checkpoint(folder / "checkpoint") is not None
-        before = (folder / "metrics.jsonl").stat().st_size
-        time.sleep(1)
-        assert (folder / "metrics.jsonl").stat().st_size == before  # nobody goes on in secret
+    assert all(load_checkpoint(folder / "checkpoint") is not None for folder in folders)
+    logs = [folder / "metrics.jsonl" for folder in folders]
+    before = [log.stat().st_size for log in logs]
+    time.sleep(1)
+    assert [log.stat().st_size for log in logs] == before  # nobody goes on in secret
 
 
 def test_two_sweeps_on_the_same_folders_do_each_run_once(

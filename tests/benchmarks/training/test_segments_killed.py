@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from disks import files_of_at_most
 from loading import load_module
 
 from trimtab.benchmarks.training import segments
 from trimtab.benchmarks.training.checkpoint import Checkpoints
 from trimtab.files import read_json
-from trimtab.types import RowLog
+from trimtab.types import RowLog, TrimtabError
 
 on_disk = load_module(Path(__file__).with_name("on_disk.py"))
 loaded, files = on_disk.loaded, on_disk.files
@@ -114,25 +114,18 @@ def test_killed_between_any_two_operations_on_files(
 
 
 def test_the_older_one_stays_when_the_disk_is_full(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib, numpy, trimtab.benchmarks.training.checkpoint as c\n"
-        "from trimtab.types import RowLog, TrimtabError\n"
-        "def log(n): return RowLog({'a': numpy.ones((4000, 1000))}, 4000, n, n)\n"
-        "folder = pathlib.Path(sys.argv[1])\n"
-        "checkpoints = c.Checkpoints(folder)\n"
-        "checkpoints.save(1, {'log': log(100)})\n"
-        "before = sorted(path.name for path in folder.rglob('*'))\n"
-        "try: checkpoints.save(2, {'log': log(1000)})\n"  # a long span is longer than the limit
-        "except TrimtabError as error: print(error)\n"
-        "assert sorted(path.name for path in folder.rglob('*')) == before\n"
-        "checkpoints.save(3, {'log': log(110)})\n"
-    )
-    child = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)),
-    )
-    assert child.returncode == 0, child.stderr
-    assert "cannot write" in child.stdout and len(child.stdout.splitlines()) == 1
+    def names() -> list[str]:
+        return sorted(path.name for path in tmp_path.rglob("*"))
+
+    def log(count: int) -> RowLog:
+        return RowLog({"a": np.ones((4000, 1000))}, 4000, count, count)
+
+    checkpoints = Checkpoints(tmp_path)
+    with files_of_at_most(2_000_000):
+        checkpoints.save(1, {"log": log(100)})
+        before = names()
+        with pytest.raises(TrimtabError, match="cannot write") as error:
+            checkpoints.save(2, {"log": log(1000)})  # a long span is longer than the limit
+        assert "\n" not in str(error.value) and names() == before
+        checkpoints.save(3, {"log": log(110)})
     assert loaded(tmp_path)["log"].written == 110

@@ -105,35 +105,41 @@ READ = """
 import sys
 from trimtab.datasets.formats.registry import recognise
 from trimtab.errors import TrimtabError
-try:
-    recognise(sys.argv[1]).load(sys.argv[1])
-except TrimtabError as error:
-    print(error)
+for path in sys.argv[1:]:
+    try:
+        recognise(path).load(path)
+        print("whole")
+    except TrimtabError as error:
+        print(error)
 """
 AS_ANYONE = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
 """What takes root's right to read everything away."""
 
 
-@pytest.mark.parametrize(
-    "hidden", ["x.hdf5", "x/data/main_data.hdf5", "y/meta/info.json", "y/meta", "y/data"]
-)
-def test_a_file_that_may_not_be_read(hidden: str, foreign: Any, tmp_path: Path) -> None:
-    foreign.robomimic(tmp_path / "x.hdf5")
-    foreign.minari(tmp_path / "x")
-    foreign.lerobot(tmp_path / "y")
-    given, place = tmp_path / Path(hidden).parts[0], tmp_path / hidden
-    place.chmod(0)
-    command = [sys.executable, "-c", READ, str(given)]
-    command = [*AS_ANYONE, *command] if os.geteuid() == 0 else command
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    place.chmod(0o755)
-    assert f"dataset {place}: you may not read it; run chmod u+rX" in done.stdout
+HIDDEN = ("x.hdf5", "x/data/main_data.hdf5", "y/meta/info.json", "y/meta", "y/data")
 
 
-def test_what_may_not_be_read_beside_the_data_does_not_matter(foreign: Any, tmp_path: Path) -> None:
-    foreign.lerobot(tmp_path / "y")
-    (tmp_path / "y/lost+found").mkdir(mode=0)
-    command = [sys.executable, "-c", READ, str(tmp_path / "y")]
+def test_what_may_not_be_read_is_named_and_beside_the_data_does_not_matter(
+    foreign: Any, tmp_path: Path
+) -> None:
+    given, places = [], []
+    for number, hidden in enumerate((*HIDDEN, "y/lost+found")):
+        name, folder = Path(hidden).parts[0], tmp_path / str(number)
+        folder.mkdir()
+        {"x.hdf5": foreign.robomimic, "x": foreign.minari, "y": foreign.lerobot}[name](
+            folder / name
+        )
+        given.append(str(folder / name))
+        places.append(folder / hidden)
+    places[-1].mkdir()
+    for place in places:
+        place.chmod(0)
+    command = [sys.executable, "-c", READ, *given]
     command = [*AS_ANYONE, *command] if os.geteuid() == 0 else command
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == ""
+    for place in places:
+        place.chmod(0o755)
+    *refused, beside = done.stdout.splitlines()
+    assert len(refused) == len(HIDDEN) and beside == "whole"
+    for line, place in zip(refused, places, strict=False):
+        assert f"dataset {place}: you may not read it; run chmod u+rX" in line

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from hydra.utils import get_class
 from loading import load_module
 
@@ -168,18 +169,20 @@ def test_another_controllers_code_is_another_dataset(
 
 
 def test_a_recipe_of_others_has_their_episodes(tmp_path: Path) -> None:
+    few = recipe("two_routes", episodes=2)
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump(few))
     whole = {
         "id": "trimtab/both-v0",
-        "env": "metaworld/push-v3",
-        "env_options": recipe("push_noisy")["env_options"],
-        "of": ["push_noisy", "push_noisy"],
+        "env": few["env"],
+        "env_options": few["env_options"],
+        "of": [str(tmp_path / "few.yaml")] * 2,
     }
     shares: list[float] = []
     both = make_dataset(whole, tmp_path, shares.append)
-    one = make_dataset(recipe("push_noisy"), tmp_path)
-    assert len(both) == 2 * len(one) and shares[-1] == 1.0
+    one = make_dataset(few, tmp_path)
+    assert len(both) == 2 * len(one) == 4 and shares[-1] == 1.0
     for half in (both.episodes[: len(one)], both.episodes[len(one) :]):
-        assert dataset_of(recipe("push_noisy"), list(half)).content_hash == one.content_hash
+        assert dataset_of(few, list(half)).content_hash == one.content_hash
 
 
 @pytest.mark.parametrize("any_way", [True, False])

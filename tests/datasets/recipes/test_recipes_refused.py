@@ -11,8 +11,6 @@ from loading import load_module
 from trimtab.benchmarks.training.data.recipes import make_dataset
 from trimtab.types import TrimtabError
 
-pytestmark = pytest.mark.bits
-
 recipe = load_module(Path(__file__).with_name("changed.py")).recipe
 
 

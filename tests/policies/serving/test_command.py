@@ -1,13 +1,14 @@
-"""``trimtab serve`` and ``trimtab evaluate policy=ws://…`` as processes."""
+"""``trimtab serve``: as a process that is ended, and what it refuses."""
 
 from __future__ import annotations
 
+import io
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import psutil
 import pytest
 from websockets.sync.client import connect
 
+from trimtab.benchmarks.cli.main import main
 from trimtab.policies.serving.codec import pack
 
 pytestmark = pytest.mark.slow
@@ -36,16 +38,13 @@ def serving(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def trimtab(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [*TRIMTAB, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
-
-
 def refused(*words: object) -> str:
     """The one line with which a command ends that is given something wrong."""
-    done = trimtab(*words)
-    assert done.returncode == 2 and done.stdout == "", done
-    (line,) = done.stderr.splitlines()
+    shown, told = io.StringIO(), io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(told), pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    assert ended.value.code == 2 and shown.getvalue() == "", told.getvalue()
+    (line,) = told.getvalue().splitlines()
     return line
 
 
