@@ -40,6 +40,7 @@ def load_policy(
     fallback: Fallback | None = None,
     limits: Limits | None = None,
     apart: bool = False,
+    timeout: float = 5.0,
     log: str | Path | None = None,
 ) -> PolicyRunner:
     """Open a bundle, check all of it, and return its policy ready to run.
@@ -56,6 +57,8 @@ def load_policy(
         apart: whether the policy computes in another process, while the plan is played on; for
             decisions that take longer than a control tick. It needs a fallback. Call ``close`` at
             the end.
+        timeout: seconds that a decision in the other process may take. After them, the process is
+            killed and started anew; meanwhile the plan is played out, and then the fallback.
         log: a new file, to which every reset and tick is written; ``trimtab replay`` plays it again
             and compares.
 
@@ -75,7 +78,7 @@ def load_policy(
         raise TrimtabError(
             "load_policy: apart=True needs a fallback, which is played until the first answer comes"
         )
-    worker = Worker(folder, files.contract) if apart else None
+    worker = Worker(folder, files.contract, timeout) if apart else None
     ticks = None
     try:
         if log is not None:
