@@ -24,10 +24,12 @@ from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, Tempora
 from trimtab.policies.robot.plan import Chunk
 from trimtab.policies.robot.replay import logged_settings
 from trimtab.policies.robot.runner import PolicyRunner
+from trimtab.policies.robot.watchdog import CommandWatchdog
 
 __all__ = [
-    "Blended", "Chunk", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut", "PolicyRunner",
-    "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop", "load_policy",
+    "Blended", "Chunk", "CommandWatchdog", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut",
+    "PolicyRunner", "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop",
+    "load_policy",
 ]  # fmt: skip
 
 
