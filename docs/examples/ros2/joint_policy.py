@@ -73,7 +73,7 @@ class JointPolicy:
         self._running = True
         self._begun: int | None = None  # the steady time of tick 0
         self._state = np.zeros(0)
-        self._arrived = self._stamp = -1
+        self._arrived = self._stamp = self._called = -1
 
     def stop(self) -> None:
         """Send nothing until :meth:`start`; the plan is forgotten."""
@@ -89,6 +89,9 @@ class JointPolicy:
         """
         if not self._running:
             return []
+        if now.steady - self._called > self._stale:  # held up: the robot has stopped meanwhile
+            self._begun = None
+        self._called = now.steady
         for message in messages:
             self._take(message, now)
         fresh = self._arrived >= 0 and now.steady - self._arrived <= self._stale

@@ -205,10 +205,18 @@ def test_after_a_stop_nothing_is_sent_and_the_old_plan_is_gone() -> None:
     side = Side()
     assert side.position(side.see(10.0)) == 10.0
     side.logic.stop()
+    assert side.logic.policy.plan().actions.shape == (0, 2)
     assert side.step(side.see(11.0)) == []
     side.logic.start()
     assert side.step() == []  # not even by the state that it knew before
     assert [side.position(side.see(30.0)), side.position()] == [30.0, 31.0]
+
+
+def test_a_process_that_was_held_up_begins_anew() -> None:
+    side = Side()
+    assert len(side.step(side.see(10.0), milliseconds=100)) == 1
+    assert side.step() == []  # the old plan has an entry for this tick
+    assert side.position(side.see(30.0)) == 30.0
 
 
 def test_a_timer_that_fires_late_and_early_shifts_nothing() -> None:
