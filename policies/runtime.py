@@ -24,10 +24,12 @@ from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, Tempora
 from trimtab.policies.robot.plan import Chunk
 from trimtab.policies.robot.replay import logged_settings
 from trimtab.policies.robot.runner import PolicyRunner
+from trimtab.policies.robot.watchdog import CommandWatchdog
 
 __all__ = [
-    "Blended", "Chunk", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut", "PolicyRunner",
-    "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop", "load_policy",
+    "Blended", "Chunk", "CommandWatchdog", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut",
+    "PolicyRunner", "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop",
+    "load_policy",
 ]  # fmt: skip
 
 
@@ -40,6 +42,7 @@ def load_policy(
     fallback: Fallback | None = None,
     limits: Limits | None = None,
     apart: bool = False,
+    timeout: float = 5.0,
     log: str | Path | None = None,
 ) -> PolicyRunner:
     """Open a bundle, check all of it, and return its policy ready to run.
@@ -56,6 +59,8 @@ def load_policy(
         apart: whether the policy computes in another process, while the plan is played on; for
             decisions that take longer than a control tick. It needs a fallback. Call ``close`` at
             the end.
+        timeout: seconds that a decision in the other process may take. After them, the process is
+            killed and started anew; meanwhile the plan is played out, and then the fallback.
         log: a new file, to which every reset and tick is written; ``trimtab replay`` plays it again
             and compares.
 
@@ -75,7 +80,7 @@ def load_policy(
         raise TrimtabError(
             "load_policy: apart=True needs a fallback, which is played until the first answer comes"
         )
-    worker = Worker(folder, files.contract) if apart else None
+    worker = Worker(folder, files.contract, timeout) if apart else None
     ticks = None
     try:
         if log is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import math
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab.child import Child, ChildDied, end_children
+from trimtab.child import Child, ChildDied, end_children, killed_after
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.agent import ArrayObs
@@ -26,9 +27,17 @@ from trimtab.policies.robot.plan import Array
 
 __all__ = ["InLine", "Inference", "Worker"]
 
+_OPENING = 60.0
+"""Seconds in which a process must have opened the bundle."""
+
 
 class Inference(ABC):
     """Computes chunks ``[1, H, A]`` from what a policy reads."""
+
+    @property
+    def restarts(self) -> int:
+        """How often a process was started in the place of one that ended or hung."""
+        return 0
 
     @abstractmethod
     def begin(self, read: ArrayObs, noise: Array) -> None:
@@ -80,28 +89,36 @@ class Worker(Inference):
     """Computes in another process, which has opened the bundle before this returns.
 
     A process that dies or hangs raises no alarm by itself: the plan runs out, and the fallback is
-    played. A thread writes to the process and reads from it, since a process that hangs takes no
-    more than its pipe holds, and may have written half an answer.
+    played. A request without an answer in time fails: its process is killed and started anew, and
+    the failure is told once the new one is ready, so that no request waits for it and grows old. A
+    thread writes to the process and reads from it, since a process that hangs takes no more than
+    its pipe holds, and may have written half an answer.
 
     Args:
         folder: the bundle.
         contract: of the bundle.
+        seconds: how long one request may take.
 
     Raises:
         TrimtabError: if the process cannot open the bundle.
     """
 
-    def __init__(self, folder: str | Path, contract: Contract) -> None:
+    def __init__(self, folder: str | Path, contract: Contract, seconds: float = 5.0) -> None:
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise TrimtabError(f"load_policy: timeout={seconds}: give a positive number of seconds")
         self._folder, self._contract = str(Path(folder).absolute()), contract
-        self._where = f"bundle {folder}"
-        self.child = Child()
-        try:
-            self.child.call(_warm, self._folder)
-        except ChildDied as error:
-            raise TrimtabError(f"{self._where}: the process for it ended: {error}") from error
+        self._where, self._seconds = f"bundle {folder}", seconds
+        self._restarts, self._closed = 0, False
+        self._sha256 = self._start()
         self._requests: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str | TrimtabError] = queue.SimpleQueue()
-        threading.Thread(target=self._converse, daemon=True).start()
+        self._thread = threading.Thread(target=self._converse, daemon=True)
+        self._thread.start()
+
+    @property
+    def restarts(self) -> int:
+        """How often a process was started in the place of one that ended or hung."""
+        return self._restarts
 
     def begin(self, read: ArrayObs, noise: Array) -> None:
         """Send the request."""
@@ -121,18 +138,49 @@ class Worker(Inference):
 
     def close(self) -> None:
         """End the process."""
-        self.child.process.kill()  # the thread may wait for it, and hold its pipes
-        end_children([self.child])
+        self._closed = True
+        self._end()  # the thread may wait for it
         self._requests.put(None)
+        self._thread.join()
+
+    def _end(self) -> None:
+        self.child.process.kill()
+        end_children([self.child])
+
+    def _start(self) -> str:
+        """Start the process; return the hash of the bundle that it has opened."""
+        self.child = Child()
+        try:
+            if self._closed:  # while it was started
+                raise TrimtabError(f"{self._where}: is closed")
+            with killed_after(self.child, _OPENING):
+                return str(self.child.call(_warm, self._folder))
+        except BaseException as error:
+            self._end()
+            if isinstance(error, ChildDied):
+                raise TrimtabError(f"{self._where}: the process for it ended: {error}") from error
+            raise
 
     def _converse(self) -> None:
         while (request := self._requests.get()) is not None:
-            try:
-                self._answers.put(self.child.call(_answer, self._folder, request))
-            except ChildDied as error:
-                self._answers.put(TrimtabError(f"{self._where}: the process for it ended: {error}"))
-            except (TrimtabError, RuntimeError) as error:
-                self._answers.put(TrimtabError(str(error)))
+            self._answers.put(self._answered(request))
+
+    def _answered(self, request: dict[str, str]) -> str | TrimtabError:
+        try:
+            with killed_after(self.child, self._seconds) as killed:
+                return str(self.child.call(_answer, self._folder, request))
+        except ChildDied as error:
+            why = f"no answer in {self._seconds:g} s" if killed.is_set() else str(error)
+        except (TrimtabError, RuntimeError) as error:
+            return TrimtabError(str(error))
+        try:
+            if self._start() != self._sha256:
+                self._end()  # so that the next request finds no process, and tries again
+                raise TrimtabError(f"{self._where}: its files are others now")
+            self._restarts += 1
+        except (TrimtabError, RuntimeError, OSError) as error:
+            return TrimtabError(f"{error}; the process for it ended before: {why}")
+        return TrimtabError(f"{self._where}: the process for it ended: {why}")
 
 
 def _text(array: Array) -> str:
@@ -144,19 +192,19 @@ def _text(array: Array) -> str:
 
 
 @functools.cache
-def _opened(folder: str) -> OnnxPolicy:
+def _opened(folder: str) -> tuple[OnnxPolicy, str]:
     files = read_policy(folder)
     policy = OnnxPolicy(files.contract, files.model, f"bundle {folder}")
     policy.check(files.golden)  # also the warm-up of onnxruntime
-    return policy
+    return policy, files.sha256
 
 
-def _warm(folder: str) -> None:
-    _opened(folder)
+def _warm(folder: str) -> str:
+    return _opened(folder)[1]
 
 
 def _answer(folder: str, given: Mapping[str, str]) -> str:
-    policy = _opened(folder)
+    policy, _ = _opened(folder)
     shapes, types = policy.contract.input_shapes, policy.contract.input_types
     parts = {
         name: np.frombuffer(base64.b64decode(text), types[name]).reshape(1, *shapes[name])

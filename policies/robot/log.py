@@ -167,6 +167,10 @@ class _Watched(Inference):
     def __init__(self, inference: Inference, events: _Events) -> None:
         self._inference, self._events = inference, events
 
+    @property
+    def restarts(self) -> int:
+        return self._inference.restarts
+
     def begin(self, read: ArrayObs, noise: Array) -> None:
         try:
             self._inference.begin(read, noise)

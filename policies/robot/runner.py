@@ -44,7 +44,8 @@ class PolicyRunner(OnnxPolicy):
         fallback: what is played when nothing else can be; None: an error is raised then.
         counts: events since the last reset, by name. ``missing``: ticks without an observation that
             can be used; ``refused``: those of them with one that was not finite; ``failed``:
-            requests without a usable answer; ``empty``: ticks for which the plan had no entry;
+            requests without a usable answer; ``restarted``: processes that were started in the
+            place of one that ended or hung; ``empty``: ticks for which the plan had no entry;
             ``fallback``: ticks on which the fallback was played; ``limited``: ticks on which a
             limit changed the action; ``thrown_away``: answers that were asked for before a reset;
             ``unlogged``: resets and ticks that the log could not take.
@@ -147,6 +148,7 @@ class PolicyRunner(OnnxPolicy):
             self._log.reset(seed, force, inputs)
         self._timeline.begin()
         self.counts.clear()
+        self._restarts = self._inference.restarts
         self._blind = 0  # ticks in a row without an observation, those left out included
         self._last, self._last_tick = force, -1  # the last command, and its tick
 
@@ -295,6 +297,7 @@ class PolicyRunner(OnnxPolicy):
     def _fail(self, error: TrimtabError) -> None:
         """Count a failed request; without a fallback, raise its error."""
         wanted = self._timeline.fail()
+        self.counts["restarted"] = self._inference.restarts - self._restarts
         if self.fallback is None:
             raise error
         self.counts["failed"] += wanted

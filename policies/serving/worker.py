@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.child import Child, ChildDied, end_children
+from trimtab.child import Child, ChildDied, end_children, killed_after
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import ArrayObs, Decide
 from trimtab.policies.bundle.checked import NotFinite
@@ -88,7 +88,7 @@ class PolicyProcess:
         try:
             if self._closed:  # while it was started
                 raise TrimtabError("serve: the server ends")
-            with _killed_after(self._child, _OPENING):
+            with killed_after(self._child, _OPENING):
                 config, golden = self._child.call(_open, self.policy, self.backend)
         except ChildDied as error:
             raise TrimtabError(f"serve: {self.policy}: cannot be opened ({error})") from error
@@ -112,7 +112,7 @@ class PolicyProcess:
         if self._child.process.poll() is not None:
             self._open_again()
         request = base64.b64encode(pack({"obs": obs, "noise": noise})).decode()
-        with _killed_after(self._child, self.seconds) as killed:
+        with killed_after(self._child, self.seconds) as killed:
             try:
                 answer = self._child.call(_decide, request)
             except ChildDied as error:
@@ -134,24 +134,6 @@ class PolicyProcess:
         if config["sha256"] != self.config["sha256"]:
             self._end()
             raise Refusal("worker", "the policy's files are others now; start the server again")
-
-
-@contextmanager
-def _killed_after(child: Child, seconds: float) -> Iterator[threading.Event]:
-    """Kill a child that is still busy after a while, and say so."""
-    killed = threading.Event()
-
-    def kill() -> None:
-        killed.set()
-        child.process.kill()
-
-    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield killed
-    finally:
-        timer.cancel()
 
 
 # What follows is carried out in the process of the policy.

@@ -22,7 +22,7 @@ _SHOWN = (".png", ".csv")
 """Endings of result files that the site carries as they are."""
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".cff": "yaml"}
 _NOTEBOOK = "docs/examples/from_python.ipynb"
-_EXAMPLE = "docs/examples/my-lab"
+_EXAMPLES = ("docs/examples/my-lab", "docs/examples/ros2")
 _RESULTS = "benchmarks/results"
 
 
@@ -34,7 +34,7 @@ def places() -> dict[str, str]:
         "LICENSE": "licence.md",
         "CITATION.cff": "citation.md",
         _NOTEBOOK: "examples/from_python.md",
-        _EXAMPLE: "examples/my-lab.md",
+        **{path: f"{path.removeprefix('docs/')}.md" for path in _EXAMPLES},
         _RESULTS: "results/index.md",
     }
     for path in (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.png")):
@@ -56,8 +56,8 @@ def pages() -> Iterator[Page]:
         file = ROOT / path
         if path == _NOTEBOOK:
             yield Page(uri, _notebook(file), path)
-        elif path == _EXAMPLE:
-            yield Page(uri, _folder(file), f"{path}/pyproject.toml")
+        elif path in _EXAMPLES:
+            yield Page(uri, _folder(file), f"{path}/README.md")
         elif path == _RESULTS:
             yield Page(uri, _overview(file))
         elif file.is_file() and not path.startswith("docs/"):
@@ -150,7 +150,7 @@ def _folder(folder: Path) -> str:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     ]
-    parts = [f"# The example package `{folder.name}`", f"It lies in `{folder.relative_to(ROOT)}`."]
+    parts = [f"# The example `{folder.name}`", f"It lies in `{folder.relative_to(ROOT)}`."]
     for name in names:
         file = ROOT / name
         text = file.read_text(encoding="utf-8")

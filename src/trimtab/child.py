@@ -25,7 +25,10 @@ from typing import IO, Any
 
 from trimtab.errors import Stopped, TrimtabError
 
-__all__ = ["GRACE", "Child", "ChildDied", "end_children", "reference", "resolve", "say", "serve"]
+__all__ = [
+    "GRACE", "Child", "ChildDied", "end_children", "killed_after", "reference", "resolve", "say",
+    "serve",
+]  # fmt: skip
 
 GRACE = 60.0
 """Seconds that a process has to save its state before it is killed."""
@@ -182,6 +185,24 @@ def end_children(children: Iterable[Child], seconds: float = GRACE) -> None:
         for child in children:
             child.process.kill()
             child.process.wait()
+
+
+@contextmanager
+def killed_after(child: Child, seconds: float) -> Iterator[threading.Event]:
+    """Kill a child that is still busy after a while; the event that is yielded tells so."""
+    killed = threading.Event()
+
+    def kill() -> None:
+        killed.set()
+        child.process.kill()
+
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield killed
+    finally:
+        timer.cancel()
 
 
 # What follows is carried out in the child process.

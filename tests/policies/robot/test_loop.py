@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from loading import load_module
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.robot.loop import control_loop
+from trimtab.policies.robot.loop import MonotonicClock, control_loop
 from trimtab.policies.robot.modes import RecedingHorizon
 from trimtab.policies.runtime import Hold, PolicyRunner
 
@@ -133,6 +135,45 @@ def test_the_clock_of_the_wall_is_never_asked(monkeypatch: pytest.MonkeyPatch) -
     sent: list[float] = []
     report = control_loop(numbered(), lambda: [0.0], lambda one: sent.append(one.item()), ticks=3)
     assert report.played + report.skipped == 3 and len(sent) == report.played
+
+
+class Noted(MonotonicClock):
+    """The system's clock; notes what it says."""
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def now(self) -> float:
+        self.told.append(super().now())
+        return self.told[-1]
+
+
+def test_a_thread_that_keeps_the_interpreter_to_itself_costs_ticks_that_are_counted() -> None:
+    done = threading.Event()
+
+    def hog() -> None:
+        while not done.is_set():
+            pass
+
+    thread, interval = threading.Thread(target=hog), sys.getswitchinterval()
+    policy, clock, played = numbered(), Noted(), list[int]()
+    sys.setswitchinterval(0.03)  # more than a period
+    thread.start()
+    try:
+        report = control_loop(
+            policy, lambda: [0.0], lambda _: played.append(policy.tick), ticks=25, clock=clock
+        )
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    start, *marks = clock.told  # four of each tick
+    late = [
+        end > start + (tick + 1) * PERIOD for tick, end in zip(played, marks[3::4], strict=True)
+    ]
+    assert report.missed == sum(late) > 0
+    assert (report.played, report.skipped) == (len(played), 25 - len(played))
+    assert report.skipped > 0 and played == sorted(set(played))
 
 
 @pytest.mark.parametrize(

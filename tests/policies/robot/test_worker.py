@@ -42,6 +42,14 @@ def wait_for_plan(runner: PolicyRunner) -> None:
         time.sleep(0.005)
 
 
+def wait_for_failure(runner: PolicyRunner, times: int = 1) -> None:
+    """Step without a plan until a request has failed; the fallback is played meanwhile."""
+    deadline = time.monotonic() + 30.0
+    while runner.counts["failed"] < times:
+        assert time.monotonic() < deadline and runner.step(OBS).tolist() == list(SAFE)
+        time.sleep(0.005)
+
+
 def test_another_process_gives_the_same_bits(apart: PolicyRunner, bundle_of: BundleOf) -> None:
     wait_for_plan(apart)
     noise = load_policy(bundle_of("flow"), seed=7, deterministic=False).sample_noise(1)
@@ -56,9 +64,52 @@ def test_a_killed_process_ends_in_the_fallback(apart: PolicyRunner) -> None:
     process_of(apart).wait()
     played = [apart.step(OBS).tolist() for _ in range(8)]
     assert played[4:] == [list(SAFE)] * 4  # a chunk of 4 has at most 3 left
-    deadline = time.monotonic() + 10.0
-    while not apart.counts["failed"]:
-        assert time.monotonic() < deadline and apart.step(OBS).tolist() == list(SAFE)
+    wait_for_failure(apart)
+    wait_for_plan(apart)  # of a new process
+    assert (apart.counts["failed"], apart.counts["restarted"]) == (1, 1)
+
+
+def test_a_hanging_process_is_killed_after_its_time_and_replaced(bundle_of: BundleOf) -> None:
+    runner = load_policy(bundle_of("flow"), fallback=SafeAction(safe=SAFE), apart=True, timeout=2.0)
+    try:
+        wait_for_plan(runner)
+        first, begun = process_of(runner), time.monotonic()
+        first.send_signal(signal.SIGSTOP)
+        for _ in range(4):  # what is left of the plan
+            runner.step(OBS)
+        wait_for_failure(runner)
+        assert time.monotonic() - begun >= 2.0 and first.poll() == -signal.SIGKILL
+        wait_for_plan(runner)
+        assert process_of(runner).pid != first.pid
+        assert runner.counts["restarted"] == runner.counts["failed"] > 0
+        runner.reset()
+        assert not runner.counts["restarted"]
+    finally:
+        runner.close()
+
+
+def test_a_process_is_not_replaced_by_one_of_another_bundle(
+    copy_of: Callable[[str], Path], reseal: Callable[..., None]
+) -> None:
+    folder = copy_of("flow")
+    runner = load_policy(folder, fallback=SafeAction(safe=SAFE), apart=True)
+    try:
+        reseal(folder, config={"control_rate": 20.0})
+        process_of(runner).kill()
+        wait_for_failure(runner, times=2)
+        assert not runner.counts["restarted"]
+    finally:
+        runner.close()
+
+
+def test_closing_in_the_midst_of_a_replacement_leaves_no_process(apart: PolicyRunner) -> None:
+    first = process_of(apart)
+    first.kill()
+    apart.step(OBS)
+    while process_of(apart) is first:
+        time.sleep(0.001)
+    apart.close()
+    assert process_of(apart).poll() is not None
 
 
 def test_a_hanging_process_ends_in_the_fallback_and_is_closed(apart: PolicyRunner) -> None:
@@ -108,3 +159,5 @@ def test_a_process_needs_a_fallback_and_a_bundle(bundle_of: BundleOf, tmp_path: 
     contract = load_policy(bundle_of("flow")).contract
     with pytest.raises(TrimtabError, match="check the path"):
         Worker(tmp_path / "nothing", contract)
+    with pytest.raises(TrimtabError, match="timeout=0"):
+        load_policy(bundle_of("flow"), apart=True, fallback=SafeAction(safe=SAFE), timeout=0)

@@ -1,0 +1,85 @@
+"""What the receiver of commands plays once they stop coming.
+
+It belongs to where the commands arrive, such as the motors' driver: in another process than the
+policy, best on another computer. A process that hangs, is stopped or killed sends nothing, and only
+its receiver can notice. The receiver's own process may hang too: this is no safety function.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.checked import checked_array
+from trimtab.policies.robot.fallback import Fallback
+from trimtab.policies.robot.plan import Array
+
+__all__ = ["CommandWatchdog"]
+
+
+class CommandWatchdog:
+    """Gives the newest command, and the fallback once none has come for some time.
+
+    It stays with the fallback then: what a sender that wakes up again would send belongs to a plan
+    that was made before. :meth:`begin` takes commands again. A command that is not finite, or has
+    another length, is not taken, and the time goes on.
+
+    Attributes:
+        expired: whether the time has run out.
+        refused: commands since the beginning that were not taken.
+
+    Args:
+        fallback: ``Hold()`` for positions; for velocities and torques, ``SafeAction`` or ``Damp``.
+        timeout: seconds without a command; at least two or three control ticks.
+
+    Raises:
+        TrimtabError: if the time is no positive number.
+    """
+
+    def __init__(self, fallback: Fallback, timeout: float) -> None:
+        if not (math.isfinite(timeout) and timeout > 0):
+            raise TrimtabError(f"watchdog: timeout={timeout}: give a positive number of seconds")
+        self._fallback, self._timeout = fallback, timeout
+
+    def begin(self, action: ArrayLike) -> None:
+        """Begin; the time runs from the first command on.
+
+        Args:
+            action: the command in force ``[A]``, such as the joints' positions.
+
+        Raises:
+            TrimtabError: if it is not finite, or the fallback has another length.
+        """
+        force = checked_array(action, (np.size(action),), "action")
+        self._fallback.check(np.full(len(force), -np.inf), np.full(len(force), np.inf))
+        self._command: Array = force
+        self._since = math.inf  # when the newest command came
+        self.expired, self.refused = False, 0
+
+    def receive(self, command: ArrayLike, now: float) -> None:
+        """Take a command ``[A]`` at a time in seconds of a steady clock."""
+        self._look(now)
+        try:
+            found = checked_array(command, self._command.shape, "command")
+        except TrimtabError:
+            self.refused += 1
+            return
+        if self.expired:
+            self.refused += 1
+        else:
+            self._command, self._since = found, now
+
+    def command(self, now: float) -> Array:
+        """Return what the motors get ``[A]``; call it once a tick of theirs."""
+        self._look(now)
+        if self.expired:
+            played = self._fallback.action(self._command, None)
+            assert played is not None  # there is a last command
+            self._command = played
+        return self._command.copy()
+
+    def _look(self, now: float) -> None:
+        self.expired |= now - self._since > self._timeout
