@@ -20,14 +20,22 @@ from trimtab.policies.robot.inference import Worker
 from trimtab.policies.robot.limits import Limits
 from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.loop import control_loop
-from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
+from trimtab.policies.robot.modes import (
+    Blended,
+    Mode,
+    RealTimeChunking,
+    RealTimeIteration,
+    RecedingHorizon,
+    TemporalEnsemble,
+)
 from trimtab.policies.robot.plan import Chunk
 from trimtab.policies.robot.replay import logged_settings
 from trimtab.policies.robot.runner import PolicyRunner
 
 __all__ = [
     "Blended", "Chunk", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut", "PolicyRunner",
-    "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop", "load_policy",
+    "RealTimeChunking", "RealTimeIteration", "RecedingHorizon", "SafeAction", "TemporalEnsemble",
+    "control_loop", "load_policy",
 ]  # fmt: skip
 
 
