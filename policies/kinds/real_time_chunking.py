@@ -13,7 +13,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.samplers import DDPM, Field, Level
-from trimtab.types import Obs, Statistics
+from trimtab.types import Obs
 
 LIMIT = "guidance_limit"
 """Name of the input that bounds the guidance: beta of the paper, which its code has as 5."""
@@ -50,33 +50,16 @@ class PlannedPolicy(Policy):
         super().__init__(spec, base.noise_shape, **keywords)
         self.evaluate_deterministic = base.evaluate_deterministic
         self.base: FlowPolicy | DiffusionPolicy = base.requires_grad_(False).eval()
-        self._ranges = [
-            (low, high) for _, shape, low, high in inputs.values() for _ in range(shape[0])
+        own, inner, horizon = self.normalizer, base.normalizer, spec.horizon
+        ends = [
+            torch.tensor([low, high]).expand(*shape, 2) for _, shape, low, high in inputs.values()
         ]
-        self._take_ranges()
-
-    def train(self, mode: bool = True) -> PlannedPolicy:
-        """Set the mode; the frozen base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
-
-    def fit_normalizer(self, statistics: Statistics) -> None:
-        """Fit the base's normaliser."""
-        self.base.fit_normalizer(statistics)
-        self._take_ranges()
-
-    def _take_ranges(self) -> None:
-        """Take the base's ranges, and its actions' for the previous chunk."""
-        own, base = self.normalizer, self.base.normalizer
-        low, high = torch.tensor(self._ranges).to(own.obs_shift).T
-        rows = self.spec.horizon
-        shift = [base.obs_shift, base.action_shift.repeat(rows), (high + low) / 2]
-        scale = [base.obs_scale, base.action_scale.repeat(rows), (high - low) / 2]
-        own.obs_shift.copy_(torch.cat(shift))
-        own.obs_scale.copy_(torch.cat(scale))
-        own.action_shift.copy_(base.action_shift)
-        own.action_scale.copy_(base.action_scale)
+        low, high = torch.cat(ends).T  # of golden rows; no network reads these inputs
+        for buffer, of_obs, of_action, rest in (
+            (own.obs_shift, inner.obs_shift, inner.action_shift, (high + low) / 2),
+            (own.obs_scale, inner.obs_scale, inner.action_scale, (high - low) / 2),
+        ):
+            buffer.copy_(torch.cat([of_obs, of_action.repeat(horizon), rest.to(buffer)]))
 
     @property
     def label(self) -> str:

@@ -193,14 +193,8 @@ def _falling(delay: int, end: int, index: Weights) -> Weights:
     return np.clip((delay - 1 - index) / (end - delay + 1) + 1, 0, 1)
 
 
-def _exponential(delay: int, end: int, index: Weights) -> Weights:
-    even = _falling(delay, end, index)
-    weights: Weights = even * np.expm1(even) / np.expm1(1)
-    return weights
-
-
 SCHEDULES: Mapping[str, Callable[[int, int, Weights], Weights]] = {
-    "exp": _exponential,
+    "exp": lambda *given: (even := _falling(*given)) * np.expm1(even) / np.expm1(1),
     "linear": _falling,
     "ones": lambda delay, end, index: np.ones_like(index),
     "zeros": lambda delay, end, index: (index < delay).astype(np.float64),
@@ -230,9 +224,8 @@ class RealTimeChunking(RecedingHorizon):
     """Play as :class:`RecedingHorizon`, and tell the policy what is played until it answers.
 
     Real-time chunking (Black et al. 2025, arXiv:2506.07339). The previous chunk is told from the
-    tick of the observation on, with a weight for each action (:func:`chunk_weights`). How many
-    ticks the answer will be late is a quantile of what the last answers were, in ticks that were
-    played.
+    tick of the observation on, with a weight for each action (:func:`chunk_weights`). How late the
+    answer will be is estimated from the last ones, in ticks that were really played.
 
     Attributes:
         end: first entry of the new chunk that the old one does not bind; None: all that is left of
@@ -240,8 +233,7 @@ class RealTimeChunking(RecedingHorizon):
         schedule: of the weights, a name of :data:`SCHEDULES`. A policy that was trained with a
             ``prefix`` looks at the weights of 1 alone.
         delay: ticks that answers are expected to be late until one was.
-        quantile: of the delays, above 0 and at most 1.
-        past: answers that it is taken of, the last ones.
+        quantile: of the delays of the last 20 answers, above 0 and at most 1.
     """
 
     needs = ((PREVIOUS, WEIGHTS), "rtc")
@@ -249,7 +241,6 @@ class RealTimeChunking(RecedingHorizon):
     schedule: str = "exp"
     delay: int = 0
     quantile: float = 0.9
-    past: int = 20
     _delays: deque[int] = field(default_factory=deque, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -258,19 +249,16 @@ class RealTimeChunking(RecedingHorizon):
             raise TrimtabError(
                 f"mode: schedule={self.schedule}: {nearest(self.schedule, SCHEDULES)}"
             )
-        for name, least in (("end", 0), ("delay", 0), ("past", 1)):
-            value = getattr(self, name)
-            if value is None and name == "end":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise TrimtabError(f"mode: {name}={value}: give a whole number, at least {least}")
+        for name, value in (("end", 0 if self.end is None else self.end), ("delay", self.delay)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise TrimtabError(f"mode: {name}={value}: give a whole number, at least 0")
         if not (isinstance(self.quantile, float | int) and 0 < self.quantile <= 1):
             raise TrimtabError(f"mode: quantile={self.quantile}: give a number above 0, at most 1")
 
     def begin(self) -> None:
         """Forget the plan, and how late answers were."""
         super().begin()
-        self._delays = deque(maxlen=self.past)
+        self._delays = deque(maxlen=20)
 
     def add(self, chunk: Chunk, now: int) -> None:
         """Take a chunk, and note how many ticks were played since its observation."""

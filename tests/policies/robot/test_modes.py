@@ -188,7 +188,7 @@ def test_real_time_chunking_tells_the_plan_from_the_tick_of_the_observation_on()
 
 
 def test_the_delay_is_a_quantile_of_the_last_answers() -> None:
-    mode = RealTimeChunking(1, delay=3, quantile=0.9, past=20)
+    mode = RealTimeChunking(1, delay=3, quantile=0.9)
     mode.begin()
     assert mode.expected_delay == 3
     mode.add(chunk(0, 0, 0), 0)
@@ -295,7 +295,6 @@ def test_the_plan_shows_what_will_be_played() -> None:
         (lambda: RealTimeChunking(schedule="exponential"), "exp"),
         (lambda: RealTimeChunking(end=-1), "end=-1"),
         (lambda: RealTimeChunking(delay=0.5), "delay=0.5"),  # type: ignore[arg-type]
-        (lambda: RealTimeChunking(past=0), "past=0"),
         (lambda: RealTimeChunking(quantile=0.0), "quantile=0.0"),
         (
             lambda: check_mode(
