@@ -219,6 +219,7 @@ def export(
     *,
     env: str | None = None,
     weights: bool = True,
+    chunking: str | None = None,
     **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
@@ -229,6 +230,7 @@ def export(
         out: folder of the bundle; an older bundle there is replaced.
         env: task of a ``.zip``, which does not name it.
         weights: False for the graph alone, which others can run and steer.
+        chunking: ``rtc`` or ``rti`` for a policy that goes on from the chunk that is being played.
         settings: of how the policy acts, that differ from its training, such as
             ``sampling_steps=2``.
 
@@ -245,7 +247,10 @@ def export(
     target = _path("export", "out", out)
     source = _path("export", "run", run)
     with torch_defaults():
-        export_policy(source, target, env=env or "", weights=weights, settings=settings)
+        export_policy(
+            source, target, env=env or "", weights=weights, chunking=chunking or "",
+            settings=settings,
+        )  # fmt: skip
     return Path(target)
 
 

@@ -18,9 +18,14 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, Part, count, joined, tree_map
 from trimtab.policies.memory import MEMORIES, Memory
 
-__all__ = ["Agent", "ArrayObs", "Decide", "PolicyInputs"]
+__all__ = ["PREVIOUS", "RESTART", "WEIGHTS", "Agent", "ArrayObs", "Decide", "PolicyInputs"]
 
 Array = NDArray[np.float32]
+
+PREVIOUS, WEIGHTS, RESTART = "previous_chunk", "chunk_weights", "restart"
+"""Inputs that a robot's mode fills with its plan: the chunk that is being played, from the tick of
+the observation on, ``[H, A]`` in raw units; how much each of its actions binds ``[H]``, from 0 to
+1; whether the sampler begins with it, 0 or 1. All are 0 where there is no plan."""
 
 ArrayObs = NDArray[Any] | Mapping[str, NDArray[Any]]
 """Observations of N rows: ``[N, O]``, or named parts ``[N, ...]``."""

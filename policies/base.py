@@ -59,6 +59,7 @@ class Policy(nn.Module, metaclass=CheckedSettings):
         adjustable: keywords that decide how a trained policy acts, so that they may be changed
             afterwards; see :func:`trimtab.policies.bundle.adjusting.adjusted`.
         adjustable_inside: whether those of the policies within it may be.
+        no_graph: why it cannot become an ONNX graph; empty if it can.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
@@ -69,6 +70,7 @@ class Policy(nn.Module, metaclass=CheckedSettings):
     derived: ClassVar[frozenset[str]] = frozenset()
     adjustable: ClassVar[frozenset[str]] = frozenset()
     adjustable_inside: ClassVar[bool] = True
+    no_graph: str = ""
     evaluate_deterministic: bool = False
 
     normalizer: Normalizer

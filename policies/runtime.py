@@ -20,7 +20,14 @@ from trimtab.policies.robot.inference import Worker
 from trimtab.policies.robot.limits import Limits
 from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.loop import control_loop
-from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
+from trimtab.policies.robot.modes import (
+    Blended,
+    Mode,
+    RealTimeChunking,
+    RealTimeIteration,
+    RecedingHorizon,
+    TemporalEnsemble,
+)
 from trimtab.policies.robot.plan import Chunk
 from trimtab.policies.robot.replay import logged_settings
 from trimtab.policies.robot.runner import PolicyRunner
@@ -28,8 +35,8 @@ from trimtab.policies.robot.watchdog import CommandWatchdog
 
 __all__ = [
     "Blended", "Chunk", "CommandWatchdog", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut",
-    "PolicyRunner", "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop",
-    "load_policy",
+    "PolicyRunner", "RealTimeChunking", "RealTimeIteration", "RecedingHorizon", "SafeAction",
+    "TemporalEnsemble", "control_loop", "load_policy",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,27 @@ from trimtab.benchmarks.training.folder import read_result
 from trimtab.benchmarks.training.record import results_of
 from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.envs.registry import get_spec
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, nearest
 from trimtab.files import sha256_file
+from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.files import described_in
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
+from trimtab.policies.kinds.real_time_chunking import RealTimeChunkingPolicy
+from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
 
-__all__ = ["export_black_box", "export_bundle", "export_policy", "export_sb3", "policy_settings"]
+__all__ = [
+    "CHUNKING", "export_black_box", "export_bundle", "export_policy", "export_sb3",
+    "policy_settings",
+]  # fmt: skip
+
+CHUNKING: Mapping[str, Callable[[Policy], Policy]] = {
+    "rtc": RealTimeChunkingPolicy,
+    "rti": RealTimeIterationPolicy,
+}
+"""What a policy becomes that is to go on from the chunk that a robot is playing."""
 
 
 def policy_settings(words: list[str]) -> dict[str, Any]:
@@ -58,6 +71,7 @@ def export_policy(
     *,
     env: str = "",
     weights: bool = True,
+    chunking: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
@@ -67,6 +81,7 @@ def export_policy(
         out: folder of the bundle; an older bundle there is replaced.
         env: task of a ``.zip``.
         weights: False for a black box, the graph alone.
+        chunking: as for :func:`export_bundle`.
         settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
 
     Returns:
@@ -85,22 +100,25 @@ def export_policy(
         )
     if env and source.is_dir():
         raise TrimtabError(f"export: env={env}: {run} names its task itself; leave env= out")
-    if env and settings:
+    if chunking and chunking not in CHUNKING:
+        raise TrimtabError(f"export: chunking={chunking}: {nearest(chunking, CHUNKING)}")
+    if env and (settings or chunking):
+        asked = [*(settings or {}), *(["chunking"] if chunking else [])]
         raise TrimtabError(
-            f"export: {', '.join(settings)}: {run} has no settings of acting; leave them out"
+            f"export: {', '.join(asked)}: {run} has no settings of acting; leave them out"
         )
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
     write: Callable[[Path], dict[str, float]] = (
         functools.partial(export_sb3, source, env)
         if env
-        else functools.partial(export_bundle, source, settings=settings)
+        else functools.partial(export_bundle, source, settings=settings, chunking=chunking)
     )
     return write(target) if weights else export_black_box(write, target)
 
 
 def export_bundle(
-    run: Path, out: Path, settings: Mapping[str, Any] | None = None
+    run: Path, out: Path, settings: Mapping[str, Any] | None = None, chunking: str = ""
 ) -> dict[str, float]:
     """Write the policy of a run, or of a bundle, as a bundle with ONNX; return its replay errors.
 
@@ -109,12 +127,15 @@ def export_bundle(
         out: folder of the bundle.
         settings: of how the policy acts, that differ from its training, such as
             ``{"sampling_steps": 2}``; the contract's entry ``changed`` says them.
+        chunking: a name of :data:`CHUNKING`, where the policy is to read what is being played.
 
     Raises:
         TrimtabError: if ``run`` has no policy, a setting does not fit, or the bundle cannot be
             written or does not replay.
     """
     bundle = load_base(str(run))
+    if chunking:
+        bundle = replace(bundle, policy=CHUNKING[chunking](bundle.policy))
     policy, changed = adjusted_policy(bundle, settings or {})
     env = bundle.config["env"]
     contract = {

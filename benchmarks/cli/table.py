@@ -147,7 +147,7 @@ COMMANDS: dict[str, Command] = {
                 "",
                 "how chunks are played in simulated time, with delay_ms, jitter or drop; default: "
                 "receding",
-                ("receding", "ensemble", "blended"),
+                ("receding", "ensemble", "blended", "rtc", "rti"),
                 of=_PLAYED,
             ),
             "interval": Setting(
@@ -279,6 +279,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
+            "trimtab export run=runs/…/seed0 out=flowing chunking=rtc",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
@@ -286,6 +287,12 @@ COMMANDS: dict[str, Command] = {
             "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
             "weights": Setting(
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")
+            ),
+            "chunking": Setting(
+                "",
+                "rtc: the next chunk is drawn to the one that is being played; rti: its sampling "
+                "begins late, with that one; default: neither",
+                ("rtc", "rti"),
             ),
         },
         within=("policy.",),

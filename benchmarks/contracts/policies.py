@@ -161,7 +161,7 @@ def check_state(subject: Subject) -> str:
     again = build_policy(json.loads(json.dumps(policy.config())))
     again.load_state_dict(policy.state_dict())
     with torch.no_grad():
-        equal = torch.equal(policy.eval()(obs, noise), again.eval()(obs, noise))
+        equal = torch.equal(_act(policy.eval(), obs, noise), _act(again.eval(), obs, noise))
     require(
         equal,
         "it acts otherwise once it is loaded: make what it lacks a parameter or a buffer "

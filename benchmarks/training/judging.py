@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -31,7 +32,14 @@ from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.bundle.files import Contract, inputs_of
 from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.robot.delayed import Latency, Timing
-from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
+from trimtab.policies.robot.modes import (
+    Blended,
+    Mode,
+    RealTimeChunking,
+    RealTimeIteration,
+    RecedingHorizon,
+    TemporalEnsemble,
+)
 from trimtab.policies.runtime import load_policy
 from trimtab.policies.serving.protocol import is_server
 
@@ -229,10 +237,12 @@ class BundleJudge:
         rate = self.spec.control_rate
         if rate is None:
             raise TrimtabError(f"{self.task}: has no control rate, so that a delay has no meaning")
-        make = TIMED_MODES[mode][0]
         latency = Latency(delay_ms / 1e3, jitter, drop)
+        make = functools.partial(TIMED_MODES[mode][0], interval)
+        if mode == "rtc":
+            make = functools.partial(make, delay=latency.median_ticks(1.0 / rate))
         horizon = self.bundle.policy.spec.horizon
-        return Timing(lambda: make(interval), latency, horizon, self.act_steps, 1.0 / rate)
+        return Timing(make, latency, horizon, self.act_steps, 1.0 / rate)
 
     def rows(
         self,
@@ -338,5 +348,7 @@ TIMED_MODES: Mapping[str, tuple[type[Mode], int]] = {
     "receding": (RecedingHorizon, 0),
     "ensemble": (TemporalEnsemble, 1),
     "blended": (Blended, 0),
+    "rtc": (RealTimeChunking, 0),
+    "rti": (RealTimeIteration, 0),
 }
 """Modes in simulated time, and their usual interval in ticks; 0: the act_steps of the training."""

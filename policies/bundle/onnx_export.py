@@ -7,7 +7,9 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+import onnx
 import torch
 from torch import Tensor, nn
 
@@ -33,13 +35,15 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
         metadata: what ``metadata_props`` of the model says.
 
     Raises:
-        TrimtabError: if the policy's forward is not exportable.
+        TrimtabError: if the policy's forward is not exportable, or ``no_graph`` says why not.
     """
     # A copy, because exporting sets modes and devices that a policy in training must keep.
     frozen = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
     for one in frozen.modules():
         if isinstance(one, Policy):
             one.input_check = None  # no part of a graph
+            if one.no_graph:
+                raise TrimtabError(f"export: {one.no_graph}")
     boxes = [one for one in frozen.modules() if isinstance(one, BlackBoxPolicy)]
     for number, box in enumerate(boxes):
         box.number = number
@@ -72,17 +76,30 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     )
     # The exporter notes on every node which source line it came from; a bundle is no place for the
     # paths of the machine that made it, and without them the same policy gives the same bytes.
-    graph = model.graph
-    for part in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
-        del part.metadata_props[:]
-        part.ClearField("doc_string")
-    for tensor in graph.initializer:
-        del tensor.metadata_props[:]
-        tensor.ClearField("doc_string")
+    _forget(model)
+    for graph in _graphs(model.graph):
+        for part in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
+            _forget(part)
+        for tensor in graph.initializer:
+            _forget(tensor)
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
     data: bytes = model.SerializeToString(deterministic=True)
     return data
+
+
+def _forget(part: Any) -> None:
+    del part.metadata_props[:]
+    part.ClearField("doc_string")
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those of its branches."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.policies.networks.samplers import DDIM, DDPM, TableSampler, cosine_schedule
+from trimtab.policies.networks.samplers import DDIM, DDPM, Field, TableSampler, cosine_schedule
 from trimtab.policies.networks.schedulers import (
     check_alone,
     diffusion_sampler,
@@ -99,11 +99,14 @@ class DiffusionPolicy(Policy):
         """Return a config with changes; another scheduler does not take over the old settings."""
         return readjusted_scheduler(super().readjusted(config, changes), config, changes)
 
+    def field(self, obs: Obs) -> Field:
+        """Return the network of the noise at some observations."""
+        condition = self.network.condition(self.normalizer.obs(obs))
+        return lambda x, time: self.network(x, time, condition)
+
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
-        condition = self.network.condition(self.normalizer.obs(obs))
-        action = self.sampler(lambda x, time: self.network(x, time, condition), noise)
-        return self.normalizer.raw_action(action)
+        return self.normalizer.raw_action(self.sampler(self.field(obs), noise))
 
     def bc_loss(self, batch: Batch) -> Tensor:
         """Return the mean of :meth:`bc_errors`."""

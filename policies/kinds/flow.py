@@ -7,10 +7,12 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
+from trimtab.policies.networks.samplers import Field
 from trimtab.policies.networks.schedulers import (
     flow_sampler,
     readjusted_scheduler,
@@ -32,12 +34,20 @@ class FlowPolicy(Policy):
             (``euler``, ``heun``) or one that takes ``use_flow_sigmas``.
         scheduler_settings: of the scheduler.
         table: the scheduler's steps, as a saved policy has them; made by diffusers if it is None.
+        prefix: most of a chunk's first actions that are known already, as those which are played
+            while the chunk is computed; 0: none ever is. In training their number is drawn evenly
+            from 0 to it, they stand clean in the chunk, and the loss is that of the others
+            (training-time real-time chunking, arXiv 2512.05964; there they have flow time 1, here
+            a mask in the first layer tells them).
 
     Raises:
-        TrimtabError: if there is no such scheduler, or its settings do not fit.
+        TrimtabError: if there is no such scheduler, its settings do not fit, or ``prefix`` is not
+            less than the chunk's length.
     """
 
-    neutral = MappingProxyType({"scheduler": None, "scheduler_settings": None, "table": None})
+    neutral = MappingProxyType(
+        {"scheduler": None, "scheduler_settings": None, "table": None, "prefix": 0}
+    )
     derived = frozenset({"table"})
     adjustable = frozenset({"sampling_steps", "scheduler", "scheduler_settings"})
 
@@ -51,7 +61,12 @@ class FlowPolicy(Policy):
         scheduler: str | None = None,
         scheduler_settings: Mapping[str, Any] | None = None,
         table: Mapping[str, Any] | None = None,
+        prefix: Annotated[int, Bounds(least=0)] = 0,
     ) -> None:
+        if prefix >= spec.horizon:
+            raise TrimtabError(
+                f"policy.prefix={prefix}: a chunk has {spec.horizon} actions; give fewer"
+            )
         sampler, keywords = flow_sampler(sampling_steps, scheduler, scheduler_settings, table)
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
@@ -61,9 +76,12 @@ class FlowPolicy(Policy):
             time_dim=time_dim,
             sampling_steps=sampling_steps,
             **keywords,
+            **({"prefix": prefix} if prefix else {}),
         )
-        self.sampler = sampler
+        self.sampler, self.prefix = sampler, prefix
         self.network = DenoisingNetwork(spec.obs_dim, shape, hidden, time_dim)
+        if prefix:
+            self.known_layer = nn.Linear(spec.horizon, hidden[0], bias=False)
 
     @classmethod
     def settled(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,23 +93,46 @@ class FlowPolicy(Policy):
         """Return a config with changes; another scheduler does not take over the old settings."""
         return readjusted_scheduler(super().readjusted(config, changes), config, changes)
 
+    def field(self, obs: Obs, known: Tensor | None = None) -> Field:
+        """Return the velocity at some observations.
+
+        Args:
+            obs: raw observations ``[B, O]``, or parts.
+            known: ``[B, H]``, 1 for the actions that stand clean in a chunk, which only a policy
+                with a ``prefix`` is told; None: none does.
+        """
+        condition = self.network.condition(self.normalizer.obs(obs))
+        if known is not None:
+            condition = condition + self.known_layer(known)
+        return lambda x, time: self.network(x, time, condition)
+
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
-        condition = self.network.condition(self.normalizer.obs(obs))
-        action = self.sampler(lambda x, time: self.network(x, time, condition), noise)
-        return self.normalizer.raw_action(action)
+        return self.normalizer.raw_action(self.sampler(self.field(obs), noise))
 
     def bc_loss(self, batch: Batch) -> Tensor:
-        """Return the mean of :meth:`bc_errors`."""
-        return self.masked_mean(self.bc_errors(batch), batch.valid)
+        """Return the mean of :meth:`bc_errors`, over the actions that were not known."""
+        error, known = self._errors(batch)
+        return self.masked_mean(error, batch.valid if known is None else batch.valid & ~known)
 
     def bc_errors(self, batch: Batch) -> Tensor:
-        """Return ``(v(x_t, t) - (a - eps))^2`` with ``x_t = (1 - t) eps + t a`` ``[B, H, A]``."""
+        """Return ``(v(x_t, t) - (a - eps))^2`` with ``x_t = (1 - t) eps + t a`` ``[B, H, A]``.
+
+        Of the first actions that a policy with a ``prefix`` was told, it is 0.
+        """
+        error, known = self._errors(batch)
+        return error if known is None else error * ~known[..., None]
+
+    def _errors(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return the errors, and which actions were known ``[B, H]``."""
         clean = self.normalizer.normalize_action(batch.action)
         epsilon = torch.randn_like(clean)
         time = torch.rand(len(batch), device=clean.device)
         noisy = torch.lerp(epsilon, clean, time[:, None, None])
-        condition = self.network.condition(self.normalizer.obs(batch.obs))
-        velocity = self.network(noisy, time, condition)
-        error: Tensor = (velocity - (clean - epsilon)).square()
-        return error
+        known = None
+        if self.prefix:
+            length = torch.randint(self.prefix + 1, (len(batch), 1), device=clean.device)
+            known = torch.arange(self.spec.horizon, device=clean.device) < length
+            noisy = torch.where(known[..., None], clean, noisy)
+        velocity = self.field(batch.obs, None if known is None else known.float())(noisy, time)
+        return (velocity - (clean - epsilon)).square(), known

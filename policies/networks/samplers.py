@@ -23,6 +23,9 @@ from trimtab.errors import TrimtabError
 Field = Callable[[Tensor, Tensor], Tensor]
 """A network with its observation bound: (noisy chunk ``[B, H, A]``, time ``[1]``) -> same shape."""
 
+Level = tuple[float, float]
+"""Factors s and n of a noisy chunk ``x = s clean + n noise``."""
+
 
 class Sampler(Protocol):
     """A deterministic map from noise ``[B, *noise_shape]`` to a normalised chunk ``[B, H, A]``."""
@@ -46,10 +49,17 @@ class Euler:
         """Return ``(H, A)``: the initial latent."""
         return (horizon, action_dim)
 
-    def __call__(self, field: Field, noise: Tensor) -> Tensor:
-        """Return the end of the integrated path."""
+    @property
+    def levels(self) -> list[Level]:
+        """Shares of signal and noise at each step, ``(t, 1 - t)``."""
+        return [(step / self.steps, 1 - step / self.steps) for step in range(self.steps)]
+
+    def __call__(
+        self, field: Field, noise: Tensor, first: int = 0, last: int | None = None
+    ) -> Tensor:
+        """Return the end of the integrated path, or of its steps ``first`` to ``last - 1``."""
         action = noise
-        for step in range(self.steps):
+        for step in range(self.steps)[first:last]:
             time = torch.full((1,), step / self.steps, device=noise.device)
             action = action + field(action, time) / self.steps
         return action
@@ -75,6 +85,11 @@ class _Diffusion:
         self.alpha = [alpha[t] for t in self.timesteps]
         self.alpha_next = [alpha[t - stride] if t >= stride else 1.0 for t in self.timesteps]
 
+    @property
+    def levels(self) -> list[Level]:
+        """Shares of signal and noise at each step, the roots of their variances."""
+        return [(alpha**0.5, (1 - alpha) ** 0.5) for alpha in self.alpha]
+
     def estimate(self, field: Field, action: Tensor, index: int) -> Tensor:
         """Return the clipped estimate of the clean chunk at step ``index``."""
         time = torch.full((1,), self.timesteps[index] / self.train_steps, device=action.device)
@@ -94,10 +109,13 @@ class DDIM(_Diffusion):
         """Return ``(H, A)``: the initial latent."""
         return (horizon, action_dim)
 
-    def __call__(self, field: Field, noise: Tensor) -> Tensor:
-        """Return the denoised chunk."""
+    def __call__(
+        self, field: Field, noise: Tensor, first: int = 0, last: int | None = None
+    ) -> Tensor:
+        """Return the denoised chunk, or what steps ``first`` to ``last - 1`` make of ``noise``."""
         action = noise
-        for index, (alpha, alpha_next) in enumerate(zip(self.alpha, self.alpha_next, strict=True)):
+        for index in range(len(self.alpha))[first:last]:
+            alpha, alpha_next = self.alpha[index], self.alpha_next[index]
             clean = self.estimate(field, action, index)
             epsilon = (action - alpha**0.5 * clean) / (1 - alpha) ** 0.5
             action = alpha_next**0.5 * clean + (1 - alpha_next) ** 0.5 * epsilon
@@ -197,6 +215,13 @@ class TableSampler(nn.Module):
     def noise_shape(self, horizon: int, action_dim: int) -> tuple[int, ...]:
         """Return ``(H, A)``: the initial latent."""
         return (horizon, action_dim)
+
+    @property
+    def levels(self) -> list[Level]:
+        """Shares of signal and noise at each call; of velocities ``(t, 1 - t)``."""
+        if self.table.signal:
+            return list(zip(self.table.signal, self.table.noise, strict=True))
+        return [(time, 1 - time) for time in self.table.times]
 
     def forward(self, field: Field, noise: Tensor) -> Tensor:
         """Return the chunk that ``noise`` leads to."""

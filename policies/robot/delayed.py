@@ -51,11 +51,19 @@ class Latency:
     def ticks(self, stream: np.random.Generator, period: float) -> int:
         """Return how many ticks of ``period`` seconds the next answer is late."""
         scale = math.exp(self.jitter * stream.standard_normal()) if self.jitter else 1.0
-        return math.ceil(self.delay * scale / period - 1e-9)  # a delay of one period is one tick
+        return _ticks(self.delay * scale, period)
+
+    def median_ticks(self, period: float) -> int:
+        """Return how many ticks of ``period`` seconds the median answer is late."""
+        return _ticks(self.delay, period)
 
     def observed(self, stream: np.random.Generator) -> bool:
         """Return whether the next tick has an observation."""
         return not self.drop or stream.random() >= self.drop
+
+
+def _ticks(delay: float, period: float) -> int:
+    return math.ceil(delay / period - 1e-9)  # a delay of one period is one tick
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,11 @@ class DelayedAgent:
             seen = line.tick == 0 or timing.latency.observed(self._stream(row))
             due[row] = seen and line.due
         if due.any():
-            chunks = agent.decide(*agent.read(obs, due))
+            read, noise = agent.read(obs, due)
+            for row in np.flatnonzero(due).tolist():
+                for name, value in lines[row].mode.inputs(lines[row].tick).items():
+                    read[name][row] = value
+            chunks = agent.decide(read, noise)
             agent.decided(obs, chunks[:, : timing.act_steps], due)
             for row in np.flatnonzero(due).tolist():
                 line = lines[row]

@@ -4,25 +4,32 @@ A chunk has H entries and belongs to the tick of its observation, or to a later 
 stood still until the answer came. The interval s is the number of ticks between two chunks that are
 asked for. The answer may be d ticks late; d + s must not exceed H, or the plan ends too early.
 
-Two modes of the literature need more than the map ``(obs, noise) -> chunk`` of a bundle's graph and
-are not here. Real-time chunking (Black et al. 2025, arXiv:2506.07339) corrects the velocity inside
-the sampler, so that the graph needs two more inputs: the previous chunk ``[H, A]`` and the weights
-``[H]``. Real-time iteration (RTI-DP, arXiv:2508.05396) starts the sampler late, from the previous
-chunk, so that the graph needs that chunk as an input and a later first step.
+Two modes tell the policy what is being played, so that the next chunk goes on from it: real-time
+chunking and real-time iteration. Their bundles have inputs for it, which ``trimtab export
+chunking=rtc`` and ``chunking=rti`` make.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trimtab.errors import TrimtabError
-from trimtab.policies.agent import PolicyInputs
+from trimtab.errors import TrimtabError, nearest
+from trimtab.policies.agent import PREVIOUS, RESTART, WEIGHTS, PolicyInputs
 from trimtab.policies.robot.plan import Array, Chunk
 
-__all__ = ["MODES", "Blended", "Mode", "RecedingHorizon", "TemporalEnsemble", "check_mode"]
+Weights = NDArray[np.float64]
+
+__all__ = [
+    "MODES", "SCHEDULES", "Blended", "Mode", "RealTimeChunking", "RealTimeIteration",
+    "RecedingHorizon", "TemporalEnsemble", "check_mode", "chunk_weights",
+]  # fmt: skip
 
 
 @dataclass
@@ -33,8 +40,11 @@ class Mode(ABC):
 
     Attributes:
         interval: ticks from one chunk to the next that is asked for, at least 1.
+        needs: inputs of the policy that the mode fills, and what ``trimtab export chunking=`` has
+            to be for a bundle with them.
     """
 
+    needs: ClassVar[tuple[tuple[str, ...], str]] = ((), "")
     interval: int = 1
     _newest: Chunk | None = field(default=None, init=False, repr=False)
 
@@ -56,6 +66,11 @@ class Mode(ABC):
         """Take a chunk that may be played from tick ``now`` on; its earlier entries are past."""
         del now
         self._newest = chunk
+
+    def inputs(self, tick: int) -> Mapping[str, Array]:
+        """Return what a request at this tick tells the policy of the plan, by input, of one row."""
+        del tick
+        return {}
 
     @abstractmethod
     def at(self, tick: int) -> Array | None:
@@ -174,8 +189,126 @@ class Blended(Mode):
         return self.share if self.ramp == 0 else min(1.0, (ticks + 1) / (self.ramp + 1))
 
 
+def _falling(delay: int, end: int, index: Weights) -> Weights:
+    return np.clip((delay - 1 - index) / (end - delay + 1) + 1, 0, 1)
+
+
+SCHEDULES: Mapping[str, Callable[[int, int, Weights], Weights]] = {
+    "exp": lambda *given: (even := _falling(*given)) * np.expm1(even) / np.expm1(1),
+    "linear": _falling,
+    "ones": lambda delay, end, index: np.ones_like(index),
+    "zeros": lambda delay, end, index: (index < delay).astype(np.float64),
+}
+"""How much a previous chunk binds between the entries that will have been played and its end: it
+falls to 0 exponentially or evenly, or all of it binds, or nothing of it."""
+
+
+def chunk_weights(delay: int, end: int, horizon: int, schedule: str = "exp") -> Array:
+    """Return how much each action of a previous chunk binds the next one, ``[H]``.
+
+    They are those of the public code of real-time chunking.
+
+    Args:
+        delay: entries that will have been played; they have weight 1. At most ``end`` have.
+        end: the first entry that is free.
+        horizon: length H of a chunk.
+        schedule: of the entries between, a name of :data:`SCHEDULES`.
+    """
+    index = np.arange(horizon, dtype=np.float64)
+    weights = SCHEDULES[schedule](min(delay, end), end, index)
+    return np.where(index < end, weights, 0).astype(np.float32)
+
+
+@dataclass
+class RealTimeChunking(RecedingHorizon):
+    """Play as :class:`RecedingHorizon`, and tell the policy what is played until it answers.
+
+    Real-time chunking (Black et al. 2025, arXiv:2506.07339). The previous chunk is told from the
+    tick of the observation on, with a weight for each action (:func:`chunk_weights`). How late the
+    answer will be is estimated from the last ones, in ticks that were really played.
+
+    Attributes:
+        end: first entry of the new chunk that the old one does not bind; None: all that is left of
+            the old one binds, which are H - interval.
+        schedule: of the weights, a name of :data:`SCHEDULES`. A policy that was trained with a
+            ``prefix`` looks at the weights of 1 alone.
+        delay: ticks that answers are expected to be late until one was.
+        quantile: of the delays of the last 20 answers, above 0 and at most 1.
+    """
+
+    needs = ((PREVIOUS, WEIGHTS), "rtc")
+    end: int | None = None
+    schedule: str = "exp"
+    delay: int = 0
+    quantile: float = 0.9
+    _delays: deque[int] = field(default_factory=deque, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.schedule not in SCHEDULES:
+            raise TrimtabError(
+                f"mode: schedule={self.schedule}: {nearest(self.schedule, SCHEDULES)}"
+            )
+        for name, value in (("end", 0 if self.end is None else self.end), ("delay", self.delay)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise TrimtabError(f"mode: {name}={value}: give a whole number, at least 0")
+        if not (isinstance(self.quantile, float | int) and 0 < self.quantile <= 1):
+            raise TrimtabError(f"mode: quantile={self.quantile}: give a number above 0, at most 1")
+
+    def begin(self) -> None:
+        """Forget the plan, and how late answers were."""
+        super().begin()
+        self._delays = deque(maxlen=20)
+
+    def add(self, chunk: Chunk, now: int) -> None:
+        """Take a chunk, and note how many ticks were played since its observation."""
+        if self._newest is not None:  # a robot that waited for its first plan has played nothing
+            self._delays.append(now - chunk.tick)
+        super().add(chunk, now)
+
+    @property
+    def expected_delay(self) -> int:
+        """The ticks that the next answer is expected to be late."""
+        if not self._delays:
+            return self.delay
+        return int(np.quantile(self._delays, self.quantile, method="higher"))
+
+    def inputs(self, tick: int) -> Mapping[str, Array]:
+        """Return the previous chunk, zeros behind its end, and the weights."""
+        chunk = self._newest
+        if chunk is None or tick >= chunk.end:
+            return {}
+        horizon, left = len(chunk.actions), chunk.end - tick
+        previous = np.zeros_like(chunk.actions)
+        previous[:left] = chunk.actions[horizon - left :]
+        end = left if self.end is None else min(self.end, left)
+        weights = chunk_weights(self.expected_delay, end, horizon, self.schedule)
+        return {PREVIOUS: previous, WEIGHTS: weights}
+
+
+@dataclass
+class RealTimeIteration(RecedingHorizon):
+    """Play as :class:`RecedingHorizon`, and let the sampler begin late, with the previous chunk.
+
+    RTI-DP (Duan et al. 2025, arXiv:2508.05396). The chunk is told from the tick of the observation
+    on; its last action stands in the entries behind its end.
+    """
+
+    needs = ((PREVIOUS, RESTART), "rti")
+
+    def inputs(self, tick: int) -> Mapping[str, Array]:
+        """Return the previous chunk, and that the sampler begins with it."""
+        chunk = self._newest
+        if chunk is None or tick >= chunk.end:
+            return {}
+        last = len(chunk.actions) - 1
+        entries = np.minimum(np.arange(last + 1) + tick - chunk.tick, last)
+        return {PREVIOUS: chunk.actions[entries], RESTART: np.ones(1, np.float32)}
+
+
 MODES: dict[str, type[Mode]] = {
-    one.__name__: one for one in (RecedingHorizon, TemporalEnsemble, Blended)
+    one.__name__: one
+    for one in (RecedingHorizon, TemporalEnsemble, Blended, RealTimeChunking, RealTimeIteration)
 }
 """The modes by the names that a log has for them."""
 
@@ -198,6 +331,12 @@ def check_mode(
     if mode.interval > horizon:
         raise TrimtabError(
             f"mode: interval={mode.interval}: a chunk has {horizon} actions; give fewer"
+        )
+    needed, word = mode.needs
+    if not set(needed) <= set(policy_inputs.parts):
+        raise TrimtabError(
+            f"mode: {type(mode).__name__}: the policy does not read {' and '.join(needed)}; make a "
+            f"bundle that does by trimtab export chunking={word}"
         )
     remembers = any(part.remembered for part in policy_inputs.parts.values())
     if (policy_inputs.history > 1 or remembers) and mode.interval != act_steps:

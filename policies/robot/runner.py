@@ -269,6 +269,8 @@ class PolicyRunner(OnnxPolicy):
 
     def _ask(self, obs: ArrayObs) -> None:
         read, noise = self._agent.read(obs)
+        for name, value in self.mode.inputs(self.tick).items():
+            read[name][0] = value
         self._timeline.ask()
         self._asked = obs
         try:

@@ -163,5 +163,7 @@ def policy_of(case: str) -> Policy:
     return _fitted(kind(SPEC, **small))
 
 
-# A remote policy has a server, no weights and no graph: tests/policies/serving are about it.
-CASES = sorted({*policy_kinds(), *_SPECIAL} - {"remote"})
+# A remote policy has a server, no weights and no graph: tests/policies/serving are about it. Those
+# that read a robot's plan, too, are in tests/policies/robot/test_real_time.py.
+_ELSEWHERE = {"remote", "real_time_chunking", "real_time_iteration"}
+CASES = sorted({*policy_kinds(), *_SPECIAL} - _ELSEWHERE)

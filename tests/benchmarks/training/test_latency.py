@@ -115,15 +115,20 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "env": HOPPER, "env_options": options, "fingerprint": spec.fingerprint,
         "control_rate": spec.control_rate, "act_steps": 2,
     }  # fmt: skip
-    return save_bundle(policy, tmp_path_factory.mktemp("latency") / "bundle", contract=contract)
+    folder = tmp_path_factory.mktemp("latency")
+    plain = save_bundle(policy, folder / "plain", contract=contract, onnx=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["export", f"run={plain}", f"out={folder / 'bundle'}", "chunking=rtc"])
+    assert ended.value.code == 0
+    return folder / "bundle"
 
 
 def test_the_command_tells_the_delay_and_repeats_its_rows(
     bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def answer(*words: str) -> tuple[Any, dict[str, Any], str]:
+    def answer(*words: str, place: Path = bundle) -> tuple[Any, dict[str, Any], str]:
         with pytest.raises(SystemExit) as ended:
-            main(["evaluate", f"policy={bundle}", "episodes=4", "format=json", *words])
+            main(["evaluate", f"policy={place}", "episodes=4", "format=json", *words])
         shown = capsys.readouterr()
         return ended.value.code, json.loads(shown.out or "{}"), shown.err
 
@@ -144,6 +149,18 @@ def test_the_command_tells_the_delay_and_repeats_its_rows(
         assert one["length"] == other["length"]
         assert one["return"] == pytest.approx(other["return"], rel=1e-6)
     assert first["return"] != plain["return"]
+    # The bundle that reads its plan is the one that does not, unless a mode tells it of the plan.
+    assert answer(place=bundle.parent / "plain")[1]["episodes"] == plain["episodes"]
+    code, drawn, _ = answer("delay_ms=8", "mode=rtc")
+    assert code == 0 and drawn == answer("delay_ms=8", "mode=rtc")[1]
+    assert drawn["interval"] == 2
+    assert answer("delay_ms=8", "mode=receding")[1]["episodes"] != drawn["episodes"]
+    strong = answer("delay_ms=8", "mode=rtc", "inputs={guidance_limit: 10}")[1]
+    assert strong["inputs"] == {"guidance_limit": 10} and strong["episodes"] != drawn["episodes"]
+    onnx = answer("delay_ms=8", "mode=rtc", "backend=onnx")[1]
+    assert onnx["return"] == pytest.approx(drawn["return"], rel=0.05)
+    code, _, err = answer("mode=rti")
+    assert code == 2 and "chunking=rti" in err
     code, _, err = answer("delay_ms=20", "interval=9")
     assert code == 2 and "a chunk has 4 actions" in err
     assert answer("drop=1")[0] == 2 and "drop=1" in answer("drop=1")[2]

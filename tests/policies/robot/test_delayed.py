@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import Agent, PolicyInputs
+from trimtab.observations import Part
+from trimtab.policies.agent import PREVIOUS, WEIGHTS, Agent, PolicyInputs
 from trimtab.policies.robot.delayed import DelayedAgent, Latency, Timing
-from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, TemporalEnsemble
+from trimtab.policies.robot.modes import (
+    Blended,
+    Mode,
+    RealTimeChunking,
+    RecedingHorizon,
+    TemporalEnsemble,
+)
 
 HORIZON, PERIOD = 8, 0.02
 Array = NDArray[np.float32]
@@ -46,6 +55,37 @@ def test_every_tick_plays_its_own_number_in_every_mode(ticks: float) -> None:
     for make in makes:
         found = played(delayed(make, Latency(ticks * PERIOD)), 50)
         assert np.allclose(found, np.arange(50)[:, None], atol=1e-4)
+
+
+def told(obs: Mapping[str, Array], noise: Array) -> Array:
+    """As :func:`numbered`, but what binds of the plan is played."""
+    own = numbered(obs["obs"], noise)
+    chunk: Array = own + obs[WEIGHTS][..., None] * (obs[PREVIOUS] - own)
+    return chunk
+
+
+def test_the_plan_of_each_robot_is_told_to_the_policy() -> None:
+    parts = {
+        "obs": Part((1,)), PREVIOUS: Part((HORIZON, 1), given=0), WEIGHTS: Part((HORIZON,), given=0)
+    }  # fmt: skip
+    latency = Latency(1.2 * PERIOD, jitter=0.3)
+
+    def played_by(schedule: str, step: float, decide: Any = told) -> Array:
+        agent = Agent(decide, 3, PolicyInputs((1,), parts), act_steps=4)
+        make = functools.partial(RealTimeChunking, 3, schedule=schedule)
+        delayed = Timing(make, latency, HORIZON, 4, PERIOD).over(agent)
+        delayed.reset(seeds=[0, 1, 2])
+        rows = [np.full((3, 1), step * tick, np.float32) for tick in range(60)]
+        return np.stack([delayed.act(row)[:, 0, 0] for row in rows])
+
+    late = played(delayed(lambda: RecedingHorizon(3), latency), 60)
+    assert np.allclose(played_by("exp", 1.0), late, atol=1e-4)  # equal plans: nothing is drawn
+    free = played_by("ones", 1000.0, lambda obs, noise: numbered(obs["obs"], noise))
+    bound = played_by("ones", 1000.0)
+    first = np.argmax(free >= 1000, axis=0)  # the tick of each robot's first own action
+    assert len(set(first.tolist())) > 1
+    for row in range(3):
+        assert (np.argmax(bound[:, row] >= 1000) > first[row]) and bound[first[row], row] < 1000
 
 
 def test_a_delay_is_rounded_up_to_ticks() -> None:

@@ -13,13 +13,16 @@ from loading import load_module
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import Part
-from trimtab.policies.agent import PolicyInputs
+from trimtab.policies.agent import PREVIOUS, RESTART, WEIGHTS, PolicyInputs
 from trimtab.policies.robot.modes import (
     Blended,
     Mode,
+    RealTimeChunking,
+    RealTimeIteration,
     RecedingHorizon,
     TemporalEnsemble,
     check_mode,
+    chunk_weights,
 )
 from trimtab.policies.robot.plan import Array, Chunk
 from trimtab.policies.runtime import Hold, PlayOut
@@ -36,7 +39,10 @@ def chunk(tick: int, *values: float) -> Chunk:
 def modes(interval: int) -> list[Mode]:
     ensembles = [TemporalEnsemble(interval, m=m) for m in (0.01, 0.0, -1.0)]
     blends = [Blended(interval), Blended(interval, share=0.3), Blended(interval, ramp=3)]
-    return [RecedingHorizon(interval), *ensembles, *blends]
+    chunking = [RealTimeChunking(interval, schedule=name) for name in ("exp", "ones")]
+    return [
+        RecedingHorizon(interval), *ensembles, *blends, *chunking, RealTimeIteration(interval),
+    ]  # fmt: skip
 
 
 DELAYED = [(d, s) for d in range(5) for s in range(max(d, 1), HORIZON - d + 1)]
@@ -145,6 +151,81 @@ def test_a_blend_of_equal_chunks_changes_no_bit() -> None:
                 assert np.array_equal(at(mode, later), plan[later])
 
 
+@pytest.mark.parametrize(
+    ("shape", "schedule", "expected"),
+    [
+        ((2, 6, 10), "linear", [1, 1, 0.8, 0.6, 0.4, 0.2]),
+        ((2, 6, 10), "exp", [1, 1, 0.570589, 0.287072, 0.114492, 0.025770]),
+        ((2, 6, 10), "ones", [1, 1, 1, 1, 1, 1]),
+        ((2, 6, 10), "zeros", [1, 1]),
+        ((4, 2, 6), "linear", [1, 1]),  # a delay beyond the end is lowered to it
+        ((4, 2, 6), "zeros", [1, 1]),
+        ((0, 0, 4), "exp", []),
+    ],
+)
+def test_the_weights_are_those_of_the_public_code(
+    shape: tuple[int, int, int], schedule: str, expected: list[float]
+) -> None:
+    weights = chunk_weights(*shape, schedule)
+    assert weights.shape == shape[2:] and weights.dtype == np.float32
+    assert np.abs(weights - np.pad(expected, (0, shape[2] - len(expected)))).max() < 1e-6
+
+
+def test_real_time_chunking_tells_the_plan_from_the_tick_of_the_observation_on() -> None:
+    mode = RealTimeChunking(4, delay=1, schedule="linear")
+    mode.begin()
+    assert mode.inputs(0) == {}
+    mode.add(chunk(0, *range(8)), 3)  # the robot stood still before it: no delay was played
+    told = mode.inputs(5)
+    assert told[PREVIOUS].ravel().tolist() == [5, 6, 7, 0, 0, 0, 0, 0]
+    assert np.array_equal(told[WEIGHTS], chunk_weights(1, 3, 8, "linear"))
+    assert mode.inputs(8) == {}  # nothing is left of the plan
+    ended = RealTimeChunking(4, end=2, schedule="ones")
+    ended.begin()
+    ended.add(chunk(0, *range(8)), 0)
+    assert ended.inputs(4)[WEIGHTS].tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert ended.inputs(7)[WEIGHTS].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_the_delay_is_a_quantile_of_the_last_answers() -> None:
+    mode = RealTimeChunking(1, delay=3, quantile=0.9)
+    mode.begin()
+    assert mode.expected_delay == 3
+    mode.add(chunk(0, 0, 0), 0)
+    assert mode.expected_delay == 3
+    for tick, late in enumerate([30, *[1] * 17, 2, 2, 2]):
+        mode.add(chunk(tick, 0, 0), tick + late)
+    assert mode.expected_delay == 2  # the slow one is 21 answers ago
+    mode.add(chunk(40, 0, 0), 70)
+    assert mode.expected_delay == 2
+    for tick in range(200):
+        mode.add(chunk(tick, 0, 0), tick + 1)
+    assert mode.expected_delay == 1
+    mode.begin()
+    assert mode.expected_delay == 3
+
+
+def test_real_time_iteration_tells_the_plan_and_repeats_its_end() -> None:
+    mode = RealTimeIteration(4)
+    mode.begin()
+    assert mode.inputs(0) == {}
+    mode.add(chunk(2, *range(2, 10)), 2)
+    told = mode.inputs(6)
+    assert told[PREVIOUS].ravel().tolist() == [6, 7, 8, 9, 9, 9, 9, 9]
+    assert told[RESTART].tolist() == [1]
+    assert mode.inputs(10) == {}
+
+
+def test_a_plan_is_told_to_the_policy_tick_by_tick() -> None:
+    """A policy that plays its old plan wherever it binds goes on with its first one for ever."""
+    runner = numbered(
+        chain([0], repeat(2)), mode=RealTimeChunking(4, schedule="ones"), fallback=Hold()
+    )
+    played = [runner.step([1000.0 * tick]).item() for tick in range(12)]
+    # Chunk 4 has the old plan's 4 to 7 as its entries 0 to 3, and its own entries 4 to 7 behind.
+    assert played == [*map(float, range(8)), 4004.0, 4005.0, 4006.0, 4007.0]
+
+
 def at(mode: Mode, tick: int) -> Array:
     action = mode.at(tick)
     assert action is not None
@@ -211,6 +292,16 @@ def test_the_plan_shows_what_will_be_played() -> None:
         (lambda: Blended(ramp=-1), "ramp=-1"),
         (lambda: Blended(share="half"), "share=half"),  # type: ignore[arg-type]
         (lambda: TemporalEnsemble(m=None), "m=None"),  # type: ignore[arg-type]
+        (lambda: RealTimeChunking(schedule="exponential"), "exp"),
+        (lambda: RealTimeChunking(end=-1), "end=-1"),
+        (lambda: RealTimeChunking(delay=0.5), "delay=0.5"),  # type: ignore[arg-type]
+        (lambda: RealTimeChunking(quantile=0.0), "quantile=0.0"),
+        (
+            lambda: check_mode(
+                RealTimeChunking(4), PolicyInputs(), horizon=8, act_steps=4, late=True
+            ),
+            "does not read previous_chunk and chunk_weights.*chunking=rtc",
+        ),
     ],
 )
 def test_a_wrong_mode_is_refused(make: Any, word: str) -> None:
