@@ -201,6 +201,7 @@ def export(
     *,
     env: str | None = None,
     weights: bool = True,
+    limits: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
@@ -211,6 +212,8 @@ def export(
         out: folder of the bundle; an older bundle there is replaced.
         env: task of a ``.zip``, which does not name it.
         weights: False for the graph alone, which others can run and steer.
+        limits: of a robot's commands, such as ``{"velocity": 1.0}``; None for those that the bundle
+            or the run's contract states.
         settings: of how the policy acts, that differ from its training, such as
             ``sampling_steps=2``.
 
@@ -227,7 +230,9 @@ def export(
     target = _path("export", "out", out)
     source = _path("export", "run", run)
     with torch_defaults():
-        export_policy(source, target, env=env or "", weights=weights, settings=settings)
+        export_policy(
+            source, target, env=env or "", weights=weights, settings=settings, limits=limits
+        )
     return Path(target)
 
 

@@ -59,6 +59,7 @@ def export_policy(
     env: str = "",
     weights: bool = True,
     settings: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
 
@@ -68,6 +69,8 @@ def export_policy(
         env: task of a ``.zip``.
         weights: False for a black box, the graph alone.
         settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
+        limits: entries of :class:`Limits` for the robot's commands; None for those that a bundle
+            states, or that the run's contract did.
 
     Returns:
         The largest difference of the golden rows for each backend.
@@ -92,15 +95,18 @@ def export_policy(
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
     write: Callable[[Path], dict[str, float]] = (
-        functools.partial(export_sb3, source, env)
+        functools.partial(export_sb3, source, env, limits=limits)
         if env
-        else functools.partial(export_bundle, source, settings=settings)
+        else functools.partial(export_bundle, source, settings=settings, limits=limits)
     )
     return write(target) if weights else export_black_box(write, target)
 
 
 def export_bundle(
-    run: Path, out: Path, settings: Mapping[str, Any] | None = None
+    run: Path,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Write the policy of a run, or of a bundle, as a bundle with ONNX; return its replay errors.
 
@@ -109,6 +115,7 @@ def export_bundle(
         out: folder of the bundle.
         settings: of how the policy acts, that differ from its training, such as
             ``{"sampling_steps": 2}``; the contract's entry ``changed`` says them.
+        limits: as for :func:`export_policy`.
 
     Raises:
         TrimtabError: if ``run`` has no policy, a setting does not fit, or the bundle cannot be
@@ -127,6 +134,7 @@ def export_bundle(
         "training": training(bundle),
         "changed": changed,
         **described_in(bundle.config),
+        **({} if limits is None else {"limits": limits}),
     }
     results = None
     if not changed and (run / "result.json").is_file():  # the run's results are of its own policy
@@ -152,13 +160,16 @@ def export_black_box(write: Callable[[Path], object], out: Path) -> dict[str, fl
     return {"onnx": check_bundle(out)["onnx"]}  # torch has nothing of its own to replay
 
 
-def export_sb3(model: Path, env: str, out: Path) -> dict[str, float]:
+def export_sb3(
+    model: Path, env: str, out: Path, limits: Mapping[str, Any] | None = None
+) -> dict[str, float]:
     """Write a model that Stable-Baselines3 saved as a bundle with ONNX; return its replay errors.
 
     Args:
         model: the ``.zip``.
         env: the task that it was trained on.
         out: folder of the bundle.
+        limits: as for :func:`export_policy`.
 
     Raises:
         TrimtabError: if the model cannot be read or does not fit the task, or the bundle cannot be
@@ -174,6 +185,7 @@ def export_sb3(model: Path, env: str, out: Path) -> dict[str, float]:
         "fingerprint": task.fingerprint,
         "control_rate": task.control_rate,
         "act_steps": 1,
+        "limits": limits,
         "training": {
             "algorithm": "stable_baselines3",
             "policy": policy.label,

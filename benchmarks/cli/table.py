@@ -278,6 +278,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
+            "trimtab export run=runs/…/seed0 out=my-bundle limits='{velocity: 1.0}'",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
@@ -285,6 +286,12 @@ COMMANDS: dict[str, Command] = {
             "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
             "weights": Setting(
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")
+            ),
+            "limits": Setting(
+                "",
+                "limits of a robot's commands, such as {velocity: 1.0, acceleration: 5.0}, or a "
+                "YAML file that has them; default: those that the bundle or the run's contract "
+                "states",
             ),
         },
         within=("policy.",),

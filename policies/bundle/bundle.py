@@ -58,7 +58,7 @@ from trimtab.version import __version__
 _REQUIRED_ENTRIES = ("env", "control_rate", "act_steps")
 _ENTRIES = (
     *_REQUIRED_ENTRIES, "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units",
-    "action_names", "action_units", "training", "changed",
+    "action_names", "action_units", "limits", "training", "changed",
 )  # fmt: skip
 
 
@@ -100,7 +100,8 @@ def save_bundle(
             (Hz or None), ``act_steps`` (executed actions of each chunk). Optional: ``env_options``,
             ``env_horizon`` (steps), ``fingerprint``, ``obs_names``, ``obs_units``, ``action_names``
             and ``action_units`` (one text for each dimension; those of observations are used only
-            if the observation is flat), ``training`` (provenance: algorithm, dataset, base, seed,
+            if the observation is flat), ``limits`` (entries of :class:`Limits` by name, of the
+            robot's commands), ``training`` (provenance: algorithm, dataset, base, seed,
             steps, config_hash, packages), ``changed`` (sampling settings that were changed after
             training, by name).
         results: rows of the results table in the model card, by name.
@@ -337,6 +338,7 @@ def _make_config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
             }
         },
         **({"history": spec.history} if spec.history > 1 else {}),
+        **({"limits": given["limits"]} if given.get("limits") is not None else {}),
         "control_rate": given["control_rate"],
         "chunking": {"horizon": spec.horizon, "act_steps": given["act_steps"]},
         "evaluate_deterministic": policy.evaluate_deterministic,

@@ -13,7 +13,7 @@ import math
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -26,6 +26,7 @@ from trimtab.files import MOST_BYTES, MOST_JSON, read_bytes, sha256_json
 from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import PolicyInputs
+from trimtab.policies.bundle.limits import Limits
 
 Array = NDArray[np.float32]
 
@@ -72,6 +73,7 @@ class Contract:
         parts: the parts of an observation by name; empty where it is one flat vector.
         history: observations that the policy reads, those of the last decisions.
         tolerance: largest difference of a replayed golden action, raw units.
+        limits: of a robot's commands; None if the bundle states none.
     """
 
     obs_dim: int
@@ -86,6 +88,7 @@ class Contract:
     parts: Mapping[str, Part] = field(default_factory=dict)
     history: int = 1
     tolerance: float = TOLERANCE
+    limits: Limits | None = None
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], where: str) -> Contract:
@@ -123,7 +126,7 @@ class Contract:
         except (*_MALFORMED, TrimtabError) as error:
             raise TrimtabError(f"{where}: shapes or limits are malformed; {_AGAIN}") from error
         contract._check(where)
-        return contract
+        return replace(contract, limits=contract._limits(config.get("limits"), where))
 
     @property
     def inputs(self) -> PolicyInputs:
@@ -159,6 +162,19 @@ class Contract:
         return {name: "float32" for name in self.input_shapes} | {
             name: part.dtype for name, part in self.parts.items()
         }
+
+    def _limits(self, stated: Any, where: str) -> Limits | None:
+        if stated is None:
+            return None
+        limits = Limits.parse(stated, where)
+        try:
+            limits.resolved(
+                self.action_low, self.action_high,
+                None if self.control_rate is None else 1.0 / self.control_rate,
+            )  # fmt: skip
+        except TrimtabError as error:
+            raise TrimtabError(f"{where}: {error}") from error
+        return limits
 
     def _span(self) -> float:
         low, high = np.array(self.action_low), np.array(self.action_high)
@@ -218,8 +234,8 @@ def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
 
 
 def described_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return names and units of a bundle's ``config.json``, as :func:`save_bundle` takes them."""
-    found = {}
+    """Return names, units and limits of a ``config.json``, as :func:`save_bundle` takes them."""
+    found = {"limits": config["limits"]} if "limits" in config else {}
     for side, port in (
         ("obs", config["inputs"].get(FLAT)),
         ("action", config["outputs"]["action"]),

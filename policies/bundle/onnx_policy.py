@@ -25,7 +25,7 @@ from trimtab.policies.bundle.files import (
     replay_error,
 )
 
-__all__ = ["OnnxPolicy", "PolicyFiles", "read_policy"]
+__all__ = ["OnnxPolicy", "PolicyFiles", "open_policy", "read_policy"]
 
 
 class PolicyFiles(NamedTuple):
@@ -58,6 +58,18 @@ def read_policy(folder: str | Path) -> PolicyFiles:
             f"bundle {folder}: has no {ONNX}; make a complete bundle of its run by trimtab export"
         )
     return PolicyFiles(contract, files[ONNX], golden, str(config["sha256"]))
+
+
+def open_policy(folder: str | Path) -> OnnxPolicy:
+    """Return the policy of a bundle, checked: one that answers, and drives no robot.
+
+    Raises:
+        TrimtabError: as :func:`read_policy`, and if its golden rows do not replay.
+    """
+    files = read_policy(folder)
+    policy = OnnxPolicy(files.contract, files.model, f"bundle {folder}")
+    policy.check(files.golden)
+    return policy
 
 
 class OnnxPolicy:

@@ -21,7 +21,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.agent import ArrayObs
 from trimtab.policies.bundle.files import Contract
-from trimtab.policies.bundle.onnx_policy import OnnxPolicy, read_policy
+from trimtab.policies.bundle.onnx_policy import OnnxPolicy, open_policy
 from trimtab.policies.robot.plan import Array
 
 __all__ = ["InLine", "Inference", "Worker"]
@@ -145,10 +145,7 @@ def _text(array: Array) -> str:
 
 @functools.cache
 def _opened(folder: str) -> OnnxPolicy:
-    files = read_policy(folder)
-    policy = OnnxPolicy(files.contract, files.model, f"bundle {folder}")
-    policy.check(files.golden)  # also the warm-up of onnxruntime
-    return policy
+    return open_policy(folder)  # its check is also the warm-up of onnxruntime
 
 
 def _warm(folder: str) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import onnxruntime
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.limits import Limits
 from trimtab.policies.bundle.onnx_policy import OnnxPolicy, PolicyFiles, read_policy
 from trimtab.policies.robot.fallback import FALLBACKS
 from trimtab.policies.robot.inference import InLine
-from trimtab.policies.robot.limits import Limits
 from trimtab.policies.robot.log import Log, Played, Repeated, Reset, described, read_log
 from trimtab.policies.robot.modes import MODES
 from trimtab.policies.robot.plan import Array

@@ -15,10 +15,11 @@ from trimtab.observations import FLAT, called, tree_map
 from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_parts
 from trimtab.policies.bundle.files import Contract
+from trimtab.policies.bundle.limits import NO_LIMITS, Limits
 from trimtab.policies.bundle.onnx_policy import OnnxPolicy
 from trimtab.policies.robot.fallback import Fallback
 from trimtab.policies.robot.inference import Inference, InLine, Worker
-from trimtab.policies.robot.limits import Limits
+from trimtab.policies.robot.limits import Limiter
 from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.modes import Mode, RecedingHorizon, check_mode
 from trimtab.policies.robot.plan import Array, Chunk
@@ -42,6 +43,7 @@ class PolicyRunner(OnnxPolicy):
     Attributes:
         mode: which entries of which chunks are played; the plan of this robot alone.
         fallback: what is played when nothing else can be; None: an error is raised then.
+        limits: within which every command of :meth:`step` stays.
         counts: events since the last reset, by name. ``missing``: ticks without an observation that
             can be used; ``refused``: those of them with one that was not finite; ``failed``:
             requests without a usable answer; ``empty``: ticks for which the plan had no entry;
@@ -57,7 +59,7 @@ class PolicyRunner(OnnxPolicy):
         deterministic: whether :meth:`step` uses zero noise; None for what the contract says.
         mode: None for a receding horizon of ``act_steps``.
         fallback: None for errors.
-        limits: of the commands, besides those of the contract.
+        limits: of the commands, besides those that the contract states.
         inference: where the policy computes; None for here.
         log: of every reset and tick; None for none.
 
@@ -91,7 +93,8 @@ class PolicyRunner(OnnxPolicy):
         if log is not None:
             self._inference = log.watch(self._inference)
         period = None if contract.control_rate is None else 1.0 / contract.control_rate
-        self._limiter = (limits or Limits()).limiter(self.action_low, self.action_high, period)
+        self.limits = (contract.limits or NO_LIMITS).tightened(limits or NO_LIMITS)
+        self._limiter = Limiter.of(self.limits, self.action_low, self.action_high, period)
         if fallback is not None:
             fallback.check(self._limiter.low, self._limiter.high)
         given = contract.evaluate_deterministic if deterministic is None else deterministic

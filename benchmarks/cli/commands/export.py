@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.benchmarks.artefacts.export import export_policy, policy_settings
+from trimtab.benchmarks.cli.options import command_limits
 from trimtab.benchmarks.cli.screen import print_line
 from trimtab.errors import TrimtabError
 
 __all__ = ["export"]
 
 
-def export(run: str, out: str, env: str, weights: str, overrides: Sequence[str] = ()) -> int:
+def export(
+    run: str, out: str, env: str, weights: str, limits: str, overrides: Sequence[str] = ()
+) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
     settings = policy_settings(list(overrides))
     if env and settings:
         raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
-    errors = export_policy(run, out, env=env, weights=weights == "true", settings=settings)
+    errors = export_policy(
+        run, out, env=env, weights=weights == "true", settings=settings,
+        limits=command_limits("export", limits) if limits else None,
+    )  # fmt: skip
     print_line(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
