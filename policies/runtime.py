@@ -24,11 +24,12 @@ from trimtab.policies.robot.modes import Blended, Mode, RecedingHorizon, Tempora
 from trimtab.policies.robot.plan import Chunk
 from trimtab.policies.robot.replay import logged_settings
 from trimtab.policies.robot.runner import PolicyRunner
+from trimtab.policies.robot.warning import Unfamiliar, detector_of
 
 __all__ = [
     "NO_LIMITS", "Blended", "Chunk", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut",
-    "PolicyRunner", "RecedingHorizon", "SafeAction", "TemporalEnsemble", "control_loop",
-    "load_policy",
+    "PolicyRunner", "RecedingHorizon", "SafeAction", "TemporalEnsemble", "Unfamiliar",
+    "control_loop", "load_policy",
 ]  # fmt: skip
 
 
@@ -95,6 +96,7 @@ def load_policy(
         runner = PolicyRunner(
             files.contract, files.model, f"bundle {folder}", seed=seed, deterministic=deterministic,
             mode=mode, fallback=fallback, limits=limits, inference=worker, log=ticks,
+            detector=detector_of(files, f"bundle {folder}"),
         )  # fmt: skip
         runner.check(files.golden)
     except BaseException:

@@ -7,6 +7,7 @@ suite only one needs it.
 from __future__ import annotations
 
 import functools
+import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,9 @@ from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
 
 __all__ = ["export_black_box", "export_bundle", "export_policy", "export_sb3", "policy_settings"]
+
+
+logger = logging.getLogger(__name__)
 
 
 def policy_settings(words: list[str]) -> dict[str, Any]:
@@ -122,6 +126,8 @@ def export_bundle(
             written or does not replay.
     """
     bundle = load_base(str(run))
+    if "warning" in bundle.config:  # it is of this policy, as it acts
+        logger.warning("%s: its warning is left out; calibrate the new bundle", run)
     policy, changed = adjusted_policy(bundle, settings or {})
     env = bundle.config["env"]
     contract = {

@@ -296,6 +296,31 @@ COMMANDS: dict[str, Command] = {
         },
         within=("policy.",),
     ),
+    "calibrate": Command(
+        "trimtab.benchmarks.cli.commands.calibrate:calibrate",
+        "give a bundle a warning of what is unlike the data, with a known share of false alarms",
+        (
+            "trimtab calibrate bundle=my-bundle dataset=held_out.hdf5 out=my-bundle",
+            "trimtab calibrate bundle=my-bundle dataset=two_routes dataset.episodes=100 out=warned",
+        ),
+        {
+            "bundle": Setting(..., "folder of a bundle with its graph, from trimtab export"),
+            "dataset": Setting(
+                ...,
+                "successful episodes that the policy was not trained on; dataset.<name>=<value> "
+                "are its settings",
+            ),
+            "out": Setting(..., "folder of the bundle to write; the bundle itself is replaced"),
+            "delta": Setting(0.05, "largest share of episodes with a false alarm"),
+            "interval": Setting(
+                0,
+                "ticks from one chunk to the next on the robot (RecedingHorizon); below the "
+                "length of a chunk, chunks are compared too; default: act_steps of the training",
+            ),
+            "seed": Setting(0, "decides which episodes calibrate, and which check"),
+        },
+        within=("dataset.",),
+    ),
     "serve": Command(
         "trimtab.benchmarks.cli.commands.serve:serve",
         "a policy behind a websocket, for robots and evaluators on other machines",

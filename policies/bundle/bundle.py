@@ -37,6 +37,7 @@ from trimtab.policies.bundle.files import (
     MODEL,
     ONNX,
     VERSION,
+    WARNING,
     Contract,
     inputs_of,
     policy_hash,
@@ -60,6 +61,8 @@ _ENTRIES = (
     *_REQUIRED_ENTRIES, "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units",
     "action_names", "action_units", "limits", "training", "changed",
 )  # fmt: skip
+
+_WARNING_TITLE = "## A warning of what is unlike the data"
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,39 @@ def save_bundle(
         except TrimtabError as error:
             # Name the user's folder, not the draft's.
             raise TrimtabError(str(error).replace(str(draft), str(folder))) from error
+    return folder
+
+
+def add_warning(
+    source: str | Path, folder: str | Path, entry: Mapping[str, Any], tensors: bytes
+) -> Path:
+    """Write a copy of a bundle that also has a warning; return its folder.
+
+    Args:
+        source: a bundle.
+        folder: where the copy goes; an older bundle there, also ``source``, is replaced.
+        entry: what the contract says of the warning.
+        tensors: what it compares with, as safetensors.
+
+    Raises:
+        TrimtabError: if ``source`` is no bundle, or ``folder`` cannot be written or holds other
+            files.
+    """
+    folder = resolved(folder)
+    _check_target(folder)
+    config, files = read_files(source)
+    card = Path(source) / CARD
+    text = card.read_text(encoding="utf-8") if card.is_file() else model_card(config)
+    text = text.partition(_WARNING_TITLE)[0].rstrip() + "\n\n" + _WARNING_TITLE
+    rows = "\n".join(f"- {name}: {json.dumps(value)}" for name, value in entry.items())
+    files = {**files, WARNING: tensors}
+    config = sealed({**config, "warning": dict(entry)}, files)
+    with atomic_directory(folder) as draft:
+        for name, data in files.items():
+            (draft / name).write_bytes(data)
+        (draft / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n")
+        (draft / CARD).write_text(f"{text}\n\n{rows}\n", encoding="utf-8")
+        read_files(draft)
     return folder
 
 

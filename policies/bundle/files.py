@@ -32,10 +32,11 @@ Array = NDArray[np.float32]
 
 FORMAT = "trimtab-bundle"
 VERSION = 1
-CONFIG, MODEL, ONNX, GOLDEN, CARD = (
-    "config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "README.md",
+CONFIG, MODEL, ONNX, GOLDEN, WARNING, CARD = (
+    "config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "warning.safetensors",
+    "README.md",
 )  # fmt: skip
-HASHED = (MODEL, ONNX, GOLDEN)
+HASHED = (MODEL, ONNX, GOLDEN, WARNING)
 """The model card is for people and may be edited; everything that a machine reads is hashed."""
 
 TOLERANCE = 1e-4
@@ -306,7 +307,8 @@ def checked_config(config: Any, where: str) -> dict[str, Any]:
         raise TrimtabError(f"{where}: was changed after the export (its hash differs); {_AGAIN}")
     _check_origin(config, where)
     hashes = config.get("files")
-    if not isinstance(hashes, dict) or not {GOLDEN} < set(hashes) <= set(HASHED):
+    names = set(hashes) if isinstance(hashes, dict) else set()
+    if not (GOLDEN in names and names & {MODEL, ONNX} and names <= set(HASHED)):
         raise TrimtabError(f"{where}: its entry 'files' does not list a bundle's files; {_AGAIN}")
     return config
 

@@ -17,6 +17,7 @@ from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_ro
 from trimtab.policies.bundle.files import (
     GOLDEN,
     ONNX,
+    WARNING,
     Array,
     Contract,
     inputs_of,
@@ -36,12 +37,16 @@ class PolicyFiles(NamedTuple):
         model: the bytes of the graph.
         golden: rows that the graph has to replay.
         sha256: the hash of the bundle: of its config, which has those of its files.
+        config: all of ``config.json``.
+        warning: the bytes of what its warning compares with; None if it has no warning.
     """
 
     contract: Contract
     model: bytes
     golden: dict[str, NDArray[Any]]
     sha256: str
+    config: Mapping[str, Any]
+    warning: bytes | None
 
 
 def read_policy(folder: str | Path) -> PolicyFiles:
@@ -57,7 +62,9 @@ def read_policy(folder: str | Path) -> PolicyFiles:
         raise TrimtabError(
             f"bundle {folder}: has no {ONNX}; make a complete bundle of its run by trimtab export"
         )
-    return PolicyFiles(contract, files[ONNX], golden, str(config["sha256"]))
+    return PolicyFiles(
+        contract, files[ONNX], golden, str(config["sha256"]), config, files.get(WARNING)
+    )
 
 
 def open_policy(folder: str | Path) -> OnnxPolicy:

@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import trimtab
 from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.cli.main import run as command
 from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.bundle import add_warning
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.bundle.onnx_policy import open_policy
+from trimtab.policies.robot.warning import Detector
 from trimtab.policies.runtime import NO_LIMITS, Limits, load_policy
 
 BundleOf = Callable[[str], Path]
@@ -95,13 +98,20 @@ def test_limits_that_are_none_are_refused(stated: Any, told: str, bundle_of: Bun
     assert "\n" not in str(raised.value) and str(raised.value).startswith("here")
 
 
-def test_an_export_writes_limits_and_keeps_them(bundle_of: BundleOf, tmp_path: Path) -> None:
+def test_an_export_writes_limits_and_keeps_them(
+    bundle_of: BundleOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "limits.yaml").write_text("velocity: [1, 2]\nhigh: 0.6\n")
     words = ["export", f"run={bundle_of('gaussian')}", f"out={tmp_path / 'b'}"]
     assert command([*words, f"limits={tmp_path / 'limits.yaml'}"]) == 0
     assert load_policy(tmp_path / "b").limits == Limits(velocity=(1.0, 2.0), high=0.6)
+    detector = Detector.fit([np.random.default_rng(0).normal(size=(9, 6))] * 2, "abcdef")
+    tensors = safetensors.numpy.save(detector.tensors())
+    add_warning(tmp_path / "b", tmp_path / "b", {**detector.to_json(), "threshold": 1.0}, tensors)
+    assert load_policy(tmp_path / "b").score is None
     export_bundle(tmp_path / "b", tmp_path / "again")
     contract = config_of(tmp_path / "again")
+    assert "warning" not in contract and "calibrate the new bundle" in caplog.text
     assert contract["limits"] == STATED
     assert contract["outputs"]["action"]["order"] == ["force_x", "force_y"]
     for wrong, told in (
