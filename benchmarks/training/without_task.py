@@ -77,9 +77,8 @@ def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str
     low, high = _limits(said.get("action", {}), dataset, where)
     rate = _rate(said.get("control_rate"), dataset, where)
     if said.get("limits") is not None:
-        limits = Limits.parse(said["limits"], where)
-        limits.resolved(low, high, None if rate is None else 1.0 / rate)  # before hours of training
-        described["limits"] = limits.to_json()
+        limits = Limits.parse(said["limits"], where)  # they are refused before hours of training
+        described["limits"] = limits.fitting(low, high, rate, where).to_json()
     spec = EnvSpec(
         id=f"{NO_TASK}:{dataset.id}",
         family=NO_TASK,

@@ -127,7 +127,10 @@ class Contract:
         except (*_MALFORMED, TrimtabError) as error:
             raise TrimtabError(f"{where}: shapes or limits are malformed; {_AGAIN}") from error
         contract._check(where)
-        return replace(contract, limits=contract._limits(config.get("limits"), where))
+        if (stated := config.get("limits")) is None:
+            return contract
+        limits = Limits.parse(stated, where)
+        return replace(contract, limits=limits.fitting(low, high, contract.control_rate, where))
 
     @property
     def inputs(self) -> PolicyInputs:
@@ -163,19 +166,6 @@ class Contract:
         return {name: "float32" for name in self.input_shapes} | {
             name: part.dtype for name, part in self.parts.items()
         }
-
-    def _limits(self, stated: Any, where: str) -> Limits | None:
-        if stated is None:
-            return None
-        limits = Limits.parse(stated, where)
-        try:
-            limits.resolved(
-                self.action_low, self.action_high,
-                None if self.control_rate is None else 1.0 / self.control_rate,
-            )  # fmt: skip
-        except TrimtabError as error:
-            raise TrimtabError(f"{where}: {error}") from error
-        return limits
 
     def _span(self) -> float:
         low, high = np.array(self.action_low), np.array(self.action_high)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ __all__ = ["NO_LIMITS", "Limits", "Values"]
 Values = NDArray[np.float64]
 
 _RATES = ("velocity", "acceleration", "jerk")
+_TIGHTER: dict[str, np.ufunc] = {"low": np.maximum, "high": np.minimum}
+_TIGHTER |= {name: np.minimum for name in _RATES}
+"""How two limits become one, by their names."""
 
 
 @dataclass(frozen=True)
@@ -62,42 +65,44 @@ class Limits:
         """Return the limits that JSON or YAML states: at least one, by the names of the fields.
 
         Raises:
-            TrimtabError: if an entry is unknown or of another type, or none is a limit.
+            TrimtabError: if an entry is unknown or of another type, or none is a limit; ``where``
+                names what states them.
         """
+        kinds: dict[str, Callable[[str, Any], Any]] = {name: _number for name in _TIGHTER}
+        kinds["of_velocities"] = _flag
         if not isinstance(stated, Mapping):
             raise TrimtabError(f"{where}: limits must be a mapping, such as {{velocity: 1.0}}")
-        known = [one.name for one in fields(cls)]
-        values: dict[str, Any] = {}
-        for name, value in stated.items():
-            if name not in known:
-                hint = nearest(str(name), known)
+        for name in stated:
+            if name not in kinds:
+                hint = nearest(str(name), kinds)
                 raise TrimtabError(f"{where}: limits: there is no entry {name!r}; {hint}")
-            if name == "of_velocities":
-                right = isinstance(value, bool)
-            else:
-                numbers = value if isinstance(value, list | tuple) else [value]
-                right = value is None or all(
-                    isinstance(x, int | float) and not isinstance(x, bool) and np.isfinite(x)
-                    for x in numbers
-                )
-            if not right:
-                what = "true or false" if name == "of_velocities" else "a finite number, or a list"
-                raise TrimtabError(f"{where}: limits: {name}={value!r}: give {what}")
-            values[name] = tuple(map(float, value)) if isinstance(value, list | tuple) else value
-        if all(values.get(name) is None for name in known if name != "of_velocities"):
-            raise TrimtabError(
-                f"{where}: limits: states none; give one of {', '.join(known[:-1])}, or leave it "
-                "out: a robot is told by load_policy(…, limits=NO_LIMITS) that there are none"
-            )
         try:
-            return cls(**values)
+            found = cls(**{name: kinds[name](name, value) for name, value in stated.items()})
         except TrimtabError as error:
             raise TrimtabError(f"{where}: {error}") from error
+        if found == cls(of_velocities=found.of_velocities):
+            raise TrimtabError(
+                f"{where}: limits: states none; give one of {', '.join(_TIGHTER)}, or leave it "
+                "out: a robot is told by load_policy(…, limits=NO_LIMITS) that there are none"
+            )
+        return found
+
+    def fitting(self, low: ArrayLike, high: ArrayLike, rate: float | None, where: str) -> Limits:
+        """Return these limits if they fit actions ``[A]`` of a control rate in Hz.
+
+        Raises:
+            TrimtabError: as :meth:`resolved`; ``where`` names what states them.
+        """
+        try:
+            self.resolved(low, high, None if rate is None else 1.0 / rate)
+        except TrimtabError as error:
+            raise TrimtabError(f"{where}: {error}") from error
+        return self
 
     def to_json(self) -> dict[str, Any]:
         """Return the limits that there are, as :meth:`parse` reads them."""
-        found = {name: value for name, value in asdict(self).items() if value is not None}
-        return {name: value for name, value in found.items() if value is not False}
+        stated = asdict(self).items()
+        return {name: value for name, value in stated if value is not None and value is not False}
 
     def tightened(self, other: Limits) -> Limits:
         """Return the limits within which both hold.
@@ -108,22 +113,20 @@ class Limits:
         if NO_LIMITS in (self, other):
             return self if other == NO_LIMITS else other
         if self.of_velocities != other.of_velocities:
+            kind = "velocities" if self.of_velocities else "positions"
             raise TrimtabError(
-                f"limits: of_velocities={other.of_velocities}: the bundle's limits are of "
-                f"{'velocities' if self.of_velocities else 'positions'}"
+                f"limits: of_velocities={other.of_velocities}: the bundle's limits are of {kind}"
             )
         both: dict[str, Any] = {}
-        for name in ("low", "high", *_RATES):
+        for name, tighter in _TIGHTER.items():
             given = [x for x in (getattr(self, name), getattr(other, name)) if x is not None]
-            if len(given) == 2:
-                try:
-                    bound = (np.maximum if name == "low" else np.minimum)(*given).tolist()
-                except ValueError as error:
-                    raise TrimtabError(
-                        f"limits: {name}={given[1]}: the bundle states {given[0]}"
-                    ) from error
-                given = [tuple(bound) if isinstance(bound, list) else bound]
-            both[name] = given[0] if given else None
+            try:
+                bound = tighter(given[0], given[-1]).tolist() if given else None
+            except ValueError as error:
+                raise TrimtabError(
+                    f"limits: {name}={given[1]}: the bundle states {given[0]}"
+                ) from error
+            both[name] = tuple(bound) if isinstance(bound, list) else bound
         return Limits(**both, of_velocities=self.of_velocities)
 
     def resolved(
@@ -178,6 +181,19 @@ class Limits:
         if np.isnan(found).any():
             raise TrimtabError(f"limits: {name}={value!r}: is not a number")
         return found
+
+
+def _number(name: str, value: Any) -> Any:
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if value is not None and not all(type(x) in (int, float) and np.isfinite(x) for x in numbers):
+        raise TrimtabError(f"limits: {name}={value!r}: give a finite number, or a list")
+    return tuple(map(float, value)) if isinstance(value, list | tuple) else value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TrimtabError(f"limits: {name}={value!r}: give true or false")
+    return value
 
 
 NO_LIMITS = Limits()

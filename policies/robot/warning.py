@@ -32,6 +32,7 @@ _MARGIN = 0.1  # of the range, on each side of the quantiles
 _QUANTILES = (0.001, 0.999)
 _STORED, _NEIGHBOURS = 2000, 5
 _FAR = 1e6  # standard deviations; beyond, squares of float64 lose what they are to tell
+_NUMBERS = ("distance", "chunk_distance", "threshold", "interval")
 _TENSORS = ("low", "high", "mean", "deviation", "stored")
 
 
@@ -121,8 +122,9 @@ class Detector:
         owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         low, high = np.quantile(rows, _QUANTILES, axis=0)
         tiny = 1e-3 * np.maximum(1.0, np.abs(rows.mean(0)))  # of entries that never change
-        margin = np.where(high > low, np.maximum(_MARGIN * (high - low), 1e-3 * tiny), tiny)
-        deviation = np.where(rows.std(0) > 0, rows.std(0), tiny)
+        least = np.where(np.ptp(rows, axis=0) > 0, 1e-3 * tiny, tiny)  # what float32 can tell
+        margin = np.where(high > low, np.maximum(_MARGIN * (high - low), least), tiny)
+        deviation = np.maximum(rows.std(0), least)
         chosen = np.linspace(0, len(rows) - 1, min(_STORED, len(rows))).astype(int)
         # As a robot holds them: in float32.
         tensors = (low - margin, high + margin, rows.mean(0), deviation)
@@ -163,12 +165,7 @@ class Detector:
 
     def to_json(self) -> dict[str, Any]:
         """Return the contract's entry, without what the calibration adds."""
-        return {
-            "distance": self.distance,
-            "chunk_distance": self.chunk_distance,
-            "threshold": self.threshold,
-            "interval": self.interval,
-        }
+        return {name: getattr(self, name) for name in _NUMBERS}
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return what the bundle's file of tensors holds."""
@@ -182,7 +179,8 @@ def observed_row(obs: ArrayObs, contract: Contract) -> Values:
     """
     parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
     chosen = [name for name, (_, dtype) in contract.observed.items() if dtype == "float32"]
-    return np.concatenate([parts[name].ravel() for name in chosen]).astype(np.float64)
+    row: Values = np.concatenate([parts[name].ravel() for name in chosen]).astype(np.float64)
+    return row
 
 
 def entry_names(config: Mapping[str, Any], contract: Contract) -> tuple[str, ...]:
@@ -207,28 +205,21 @@ def detector_of(files: PolicyFiles, where: str) -> Detector | None:
         return None
     if not isinstance(stated, dict) or data is None:
         raise TrimtabError(f"{where}: {WARNING} and the entry 'warning' need one another")
-    tensors = {k: v.astype(np.float64) for k, v in read_safetensors(data, where).items()}
+    read = read_safetensors(data, where)
+    tensors: dict[str, Any] = {name: one.astype(np.float64) for name, one in read.items()}
+    numbers = {name: value for name in _NUMBERS if (value := stated.get(name)) is not None}
     names = entry_names(files.config, files.contract)
-    numbers = [stated.get(name) for name in ("distance", "threshold", "chunk_distance")]
-    if stated.get("chunk_distance") is None:
-        numbers.pop()
+    *rows, stored = (tensors.get(name, np.empty(0)) for name in _TENSORS)
     right = (
         set(tensors) == set(_TENSORS)
-        and all(tensors[name].shape == (len(names),) for name in _TENSORS[:-1])
-        and tensors["stored"].ndim == 2
-        and tensors["stored"].shape[1] == len(names)
-        and len(tensors["stored"]) >= _NEIGHBOURS
+        and all(one.shape == (len(names),) for one in rows)
+        and stored.shape == (max(len(stored), _NEIGHBOURS), len(names))
         and all(np.isfinite(one).all() for one in tensors.values())
         and bool((tensors["deviation"] > 0).all() and (tensors["low"] < tensors["high"]).all())
-        and all(type(x) in (int, float) and math.isfinite(x) and x > 0 for x in numbers)
-        and type(interval := stated.get("interval")) is int
-        and interval > 0
+        and {"distance", "threshold", "interval"} <= numbers.keys()
+        and all(type(x) in (int, float) and math.isfinite(x) and x > 0 for x in numbers.values())
+        and type(numbers["interval"]) is int
     )
     if not right:
         raise TrimtabError(f"{where}: its warning is malformed; calibrate the bundle again")
-    chunks = stated.get("chunk_distance")
-    return Detector(
-        **tensors, names=names, distance=float(stated["distance"]),
-        chunk_distance=None if chunks is None else float(chunks),
-        threshold=float(stated["threshold"]), interval=stated["interval"],
-    )  # fmt: skip
+    return Detector(**tensors, names=names, **numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,13 +67,14 @@ def calibrate(
             f"calibrate: delta={delta:g} needs at least {max(2 * needed, 8)}"
         )
     with progress_bar("calibrate") as tell:
-        player = _Player(files, f"bundle {bundle}", [episodes[i] for i in order])
-        detector = player.fit(range(quarter), interval or files.contract.act_steps)
-        runner = player.runner(detector)
+        where, shown = f"bundle {bundle}", [episodes[i] for i in order]
+        interval = interval or files.contract.act_steps
+        detector = _fit(files, where, shown[:quarter], interval)
+        runner = _runner(files, where, detector)
         highest: list[float] = []
-        for number in range(quarter, len(order)):
-            highest.append(max(score for score, _ in player.played(runner, number)))
-            tell(number / len(order), "")
+        for episode in shown[quarter:]:
+            highest.append(max(score for score, _ in _played(runner, episode)))
+            tell(len(highest) / len(shown), "")
     threshold = float(episode_threshold(highest[quarter:], delta))
     alarms = int(np.sum(np.array(highest[:quarter]) > threshold))
     rate = wilson_interval(alarms, quarter)
@@ -115,36 +116,32 @@ def _data(files: PolicyFiles, bundle: str, words: list[str]) -> Dataset:
     return data
 
 
-class _Player:
-    """Shows recorded episodes to a policy, tick by tick, as a robot does."""
+def _fit(files: PolicyFiles, where: str, episodes: Sequence[Episode], interval: int) -> Detector:
+    """Return a detector without a threshold, whose reference are these episodes."""
+    names = entry_names(files.config, files.contract)
+    detector = Detector.fit([episode.observations[:-1] for episode in episodes], names)
+    detector = replace(detector, interval=interval)
+    runner = _runner(files, where, detector)
+    found = [d for episode in episodes for _, d in _played(runner, episode) if d is not None]
+    edge = float(np.quantile(found, 0.999)) if found else 0.0
+    return replace(detector, chunk_distance=edge) if edge > 0 else detector
 
-    def __init__(self, files: PolicyFiles, where: str, episodes: Sequence[Episode]) -> None:
-        self._files, self._where, self._episodes = files, where, episodes
 
-    def fit(self, numbers: range, interval: int) -> Detector:
-        """Return a detector whose reference is these episodes."""
-        names = entry_names(self._files.config, self._files.contract)
-        detector = Detector.fit([self._episodes[i].observations[:-1] for i in numbers], names)
-        detector = replace(detector, interval=interval)
-        runner = self.runner(detector)
-        found = [d for i in numbers for _, d in self.played(runner, i) if d is not None]
-        edge = float(np.quantile(found, 0.999)) if found else 0.0
-        return replace(detector, chunk_distance=edge) if edge > 0 else detector
+def _runner(files: PolicyFiles, where: str, detector: Detector) -> PolicyRunner:
+    mode = RecedingHorizon(detector.interval)
+    return PolicyRunner(files.contract, files.model, where, mode=mode, detector=detector)
 
-    def runner(self, detector: Detector) -> PolicyRunner:
-        """Return the policy as a robot runs it, with a detector."""
-        files = self._files
-        mode = RecedingHorizon(detector.interval)
-        return PolicyRunner(files.contract, files.model, self._where, mode=mode, detector=detector)
 
-    def played(self, runner: PolicyRunner, number: int) -> list[tuple[float, float | None]]:
-        """Return the score of each tick, and how far its chunk is from the plan before it."""
-        runner.reset(seed=number)
-        (part,) = self._files.contract.observed
-        found: list[tuple[float, float | None]] = []
-        for row in self._episodes[number].observations[:-1]:
-            obs: Any = row if part == FLAT else {part: row}
-            runner.step(obs)
-            assert runner.score is not None
-            found.append((runner.score, runner.chunk_distance))
-        return found
+def _played(runner: PolicyRunner, episode: Episode) -> Iterator[tuple[float, float | None]]:
+    """Show a recorded episode to a policy, tick by tick, as a robot does.
+
+    Yields:
+        The score of each tick, and how far its chunk is from the plan before it.
+    """
+    runner.reset()
+    (part,) = runner.contract.observed
+    for row in episode.observations[:-1]:
+        obs: Any = row if part == FLAT else {part: row}
+        runner.step(obs)
+        assert runner.score is not None
+        yield runner.score, runner.chunk_distance
