@@ -220,6 +220,7 @@ def export(
     env: str | None = None,
     weights: bool = True,
     chunking: str | None = None,
+    limits: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
@@ -231,6 +232,8 @@ def export(
         env: task of a ``.zip``, which does not name it.
         weights: False for the graph alone, which others can run and steer.
         chunking: ``rtc`` or ``rti`` for a policy that goes on from the chunk that is being played.
+        limits: of a robot's commands, such as ``{"velocity": 1.0}``; None for those that the bundle
+            or the run's contract states.
         settings: of how the policy acts, that differ from its training, such as
             ``sampling_steps=2``.
 
@@ -249,7 +252,7 @@ def export(
     with torch_defaults():
         export_policy(
             source, target, env=env or "", weights=weights, chunking=chunking or "",
-            settings=settings,
+            settings=settings, limits=limits,
         )  # fmt: skip
     return Path(target)
 

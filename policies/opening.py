@@ -18,7 +18,7 @@ from trimtab.policies.bundle.files import (
     read_files,
     read_golden,
 )
-from trimtab.policies.runtime import PolicyRunner
+from trimtab.policies.runtime import NO_LIMITS, PolicyRunner
 
 __all__ = ["bundle_folder", "load_policy"]
 
@@ -34,7 +34,8 @@ def load_policy(
     """Open a bundle, or the policy of a run, check all of it, and return it ready to run.
 
     A bundle that ``trimtab export`` made needs numpy and onnxruntime alone. A run's own policy has
-    no graph; it is made in memory, which takes seconds and needs torch.
+    no graph; it is made in memory, which takes seconds and needs torch. A bundle need not state
+    limits here; where it does, ``step`` keeps them.
 
     Args:
         policy: folder of a bundle or of a run, or what ``trimtab.train`` returned.
@@ -70,7 +71,7 @@ def load_policy(
         runner.check(golden)
         return runner
     if (folder / ONNX).is_file() or not (folder / MODEL).is_file():
-        return runtime.load_policy(folder, seed=seed, deterministic=deterministic)
+        return runtime.load_policy(folder, seed=seed, deterministic=deterministic, limits=NO_LIMITS)
     config, files = read_files(folder)
     contract = Contract.parse(config, f"bundle {folder}")
     graph = _graph_of(folder)

@@ -14,10 +14,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.limits import NO_LIMITS, Limits
 from trimtab.policies.bundle.onnx_policy import read_policy
 from trimtab.policies.robot.fallback import Damp, Fallback, Hold, PlayOut, SafeAction
 from trimtab.policies.robot.inference import Worker
-from trimtab.policies.robot.limits import Limits
 from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.loop import control_loop
 from trimtab.policies.robot.modes import (
@@ -31,12 +31,13 @@ from trimtab.policies.robot.modes import (
 from trimtab.policies.robot.plan import Chunk
 from trimtab.policies.robot.replay import logged_settings
 from trimtab.policies.robot.runner import PolicyRunner
+from trimtab.policies.robot.warning import Unfamiliar, detector_of
 from trimtab.policies.robot.watchdog import CommandWatchdog
 
 __all__ = [
-    "Blended", "Chunk", "CommandWatchdog", "Damp", "Fallback", "Hold", "Limits", "Mode", "PlayOut",
-    "PolicyRunner", "RealTimeChunking", "RealTimeIteration", "RecedingHorizon", "SafeAction",
-    "TemporalEnsemble", "control_loop", "load_policy",
+    "NO_LIMITS", "Blended", "Chunk", "CommandWatchdog", "Damp", "Fallback", "Hold", "Limits",
+    "Mode", "PlayOut", "PolicyRunner", "RealTimeChunking", "RealTimeIteration", "RecedingHorizon",
+    "SafeAction", "TemporalEnsemble", "Unfamiliar", "control_loop", "load_policy",
 ]  # fmt: skip
 
 
@@ -62,7 +63,9 @@ def load_policy(
         mode: which entries of which chunks are played; None: ``act_steps`` of each, as in training.
         fallback: what is played without an observation, a plan or a finite action; None: such a
             tick raises.
-        limits: of the commands and of their rates, besides the limits of the bundle.
+        limits: of the commands and of their rates, tighter than those that the bundle states;
+            None: those of the bundle. One that states none needs ``Limits(…)``, or ``NO_LIMITS``
+            where something else limits the robot, such as its controller or a simulator.
         apart: whether the policy computes in another process, while the plan is played on; for
             decisions that take longer than a control tick. It needs a fallback. Call ``close`` at
             the end.
@@ -73,7 +76,8 @@ def load_policy(
 
     Raises:
         TrimtabError: if a file is missing or was changed, if onnxruntime does not give the
-            golden actions within 1e-4, or if one of the settings does not fit the policy.
+            golden actions within 1e-4, if one of the settings does not fit the policy, or if
+            nobody states limits.
     """
     for name, value, kind, such in (
         ("mode", mode, Mode, "RecedingHorizon(2)"),
@@ -83,6 +87,13 @@ def load_policy(
         if value is not None and not isinstance(value, kind):
             raise TrimtabError(f"load_policy: {name}={value!r}: give an object, such as {such}")
     files = read_policy(folder)
+    # Here, and nowhere below: this function opens a bundle to drive a robot. What judges, serves or
+    # times one asks it for answers alone, and simulators limit their commands themselves.
+    if limits is None and files.contract.limits is None:
+        raise TrimtabError(
+            f"bundle {folder}: states no limits of the robot's commands; give limits=Limits(…), "
+            "write them by trimtab export limits=…, or say limits=NO_LIMITS"
+        )
     if apart and fallback is None:
         raise TrimtabError(
             "load_policy: apart=True needs a fallback, which is played until the first answer comes"
@@ -96,6 +107,7 @@ def load_policy(
         runner = PolicyRunner(
             files.contract, files.model, f"bundle {folder}", seed=seed, deterministic=deterministic,
             mode=mode, fallback=fallback, limits=limits, inference=worker, log=ticks,
+            detector=detector_of(files, f"bundle {folder}"),
         )  # fmt: skip
         runner.check(files.golden)
     except BaseException:

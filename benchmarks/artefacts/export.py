@@ -7,6 +7,7 @@ suite only one needs it.
 from __future__ import annotations
 
 import functools
+import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -45,6 +46,9 @@ CHUNKING: Mapping[str, Callable[[Policy], Policy]] = {
 """What a policy becomes that is to go on from the chunk that a robot is playing."""
 
 
+logger = logging.getLogger(__name__)
+
+
 def policy_settings(words: list[str]) -> dict[str, Any]:
     """Return the settings that words such as ``policy.sampling_steps=2`` give.
 
@@ -73,6 +77,7 @@ def export_policy(
     weights: bool = True,
     chunking: str = "",
     settings: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
 
@@ -83,6 +88,8 @@ def export_policy(
         weights: False for a black box, the graph alone.
         chunking: as for :func:`export_bundle`.
         settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
+        limits: entries of :class:`Limits` for the robot's commands; None for those that a bundle
+            states, or that the run's contract did.
 
     Returns:
         The largest difference of the golden rows for each backend.
@@ -110,15 +117,21 @@ def export_policy(
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
     write: Callable[[Path], dict[str, float]] = (
-        functools.partial(export_sb3, source, env)
+        functools.partial(export_sb3, source, env, limits=limits)
         if env
-        else functools.partial(export_bundle, source, settings=settings, chunking=chunking)
+        else functools.partial(
+            export_bundle, source, settings=settings, chunking=chunking, limits=limits
+        )
     )
     return write(target) if weights else export_black_box(write, target)
 
 
 def export_bundle(
-    run: Path, out: Path, settings: Mapping[str, Any] | None = None, chunking: str = ""
+    run: Path,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+    chunking: str = "",
+    limits: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Write the policy of a run, or of a bundle, as a bundle with ONNX; return its replay errors.
 
@@ -128,12 +141,15 @@ def export_bundle(
         settings: of how the policy acts, that differ from its training, such as
             ``{"sampling_steps": 2}``; the contract's entry ``changed`` says them.
         chunking: a name of :data:`CHUNKING`, where the policy is to read what is being played.
+        limits: as for :func:`export_policy`.
 
     Raises:
         TrimtabError: if ``run`` has no policy, a setting does not fit, or the bundle cannot be
             written or does not replay.
     """
     bundle = load_base(str(run))
+    if "warning" in bundle.config:  # it is of this policy, as it acts
+        logger.warning("%s: its warning is left out; calibrate the new bundle", run)
     if chunking:
         bundle = replace(bundle, policy=CHUNKING[chunking](bundle.policy))
     policy, changed = adjusted_policy(bundle, settings or {})
@@ -148,6 +164,7 @@ def export_bundle(
         "training": training(bundle),
         "changed": changed,
         **described_in(bundle.config),
+        **({} if limits is None else {"limits": limits}),
     }
     results = None
     if not changed and (run / "result.json").is_file():  # the run's results are of its own policy
@@ -173,13 +190,16 @@ def export_black_box(write: Callable[[Path], object], out: Path) -> dict[str, fl
     return {"onnx": check_bundle(out)["onnx"]}  # torch has nothing of its own to replay
 
 
-def export_sb3(model: Path, env: str, out: Path) -> dict[str, float]:
+def export_sb3(
+    model: Path, env: str, out: Path, limits: Mapping[str, Any] | None = None
+) -> dict[str, float]:
     """Write a model that Stable-Baselines3 saved as a bundle with ONNX; return its replay errors.
 
     Args:
         model: the ``.zip``.
         env: the task that it was trained on.
         out: folder of the bundle.
+        limits: as for :func:`export_policy`.
 
     Raises:
         TrimtabError: if the model cannot be read or does not fit the task, or the bundle cannot be
@@ -195,6 +215,7 @@ def export_sb3(model: Path, env: str, out: Path) -> dict[str, float]:
         "fingerprint": task.fingerprint,
         "control_rate": task.control_rate,
         "act_steps": 1,
+        "limits": limits,
         "training": {
             "algorithm": "stable_baselines3",
             "policy": policy.label,

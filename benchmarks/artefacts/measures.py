@@ -28,7 +28,7 @@ from trimtab.observations import tree_map
 from trimtab.policies.agent import ArrayObs
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.bundle.onnx_policy import open_policy
 
 __all__ = ["base_distance", "decision_times", "held_out_states"]
 
@@ -58,8 +58,8 @@ def decision_times(run: Path, obs: ArrayObs) -> dict[str, float | None]:
             export_bundle(run, Path(place) / "bundle")
         except TrimtabError:  # a policy that has no graph is told by the empty cell
             return {**found, "onnx": None}
-        runner = load_policy(Path(place) / "bundle")
-        return {**found, "onnx": _milliseconds(lambda: runner.predict(one, noise))}
+        policy = open_policy(Path(place) / "bundle")
+        return {**found, "onnx": _milliseconds(lambda: policy.predict(one, noise))}
 
 
 def _milliseconds(call: Callable[[], Any]) -> float:

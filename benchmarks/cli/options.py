@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trimtab.envs.registry import checked_names
 from trimtab.errors import TrimtabError
+from trimtab.files import decoded, read_bytes
+from trimtab.policies.bundle.limits import Limits
 
-__all__ = ["policy_inputs", "task_options"]
+__all__ = ["command_limits", "policy_inputs", "task_options"]
 
 
 def task_options(command: str, text: str, words: Sequence[str] = ()) -> dict[str, Any]:
@@ -50,6 +53,28 @@ def policy_inputs(command: str, text: str) -> dict[str, Any]:
     if not isinstance(inputs, dict) or not all(isinstance(name, str) for name in inputs):
         raise TrimtabError(f"{command}: inputs={text}: must be like {{guidance: 3}}")
     return {name: _number(value) for name, value in inputs.items()}
+
+
+def command_limits(command: str, text: str) -> dict[str, Any]:
+    """Return limits of a robot's commands, as a contract has them.
+
+    Args:
+        command: name of the command, for errors.
+        text: a mapping, such as ``{velocity: 1.0}``, or the path of a YAML file with one.
+
+    Raises:
+        TrimtabError: if the file cannot be read, or it is no YAML and no limits.
+    """
+    word, stated = f"limits={text}", text
+    if not text.lstrip().startswith("{"):
+        try:
+            stated = decoded(read_bytes(Path(text).expanduser()))
+        except (OSError, ValueError) as error:
+            raise TrimtabError(f"{command}: {word}: cannot be read ({error})") from error
+    found = _yaml(command, word, stated)
+    if isinstance(found, dict):
+        found = {name: _number(value) for name, value in found.items()}
+    return Limits.parse(found, f"{command}: {word}").to_json()
 
 
 def _number(value: Any) -> Any:

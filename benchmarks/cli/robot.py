@@ -82,30 +82,33 @@ def _bundle(folder: Path) -> list[Finding]:
     """Return whether a bundle proves itself here, and how long its decisions take."""
     import numpy as np
 
-    from trimtab.policies.bundle.files import GOLDEN, inputs_of, read_files, read_golden
-    from trimtab.policies.runtime import load_policy
+    from trimtab.policies.bundle.files import inputs_of
+    from trimtab.policies.bundle.onnx_policy import OnnxPolicy, read_policy
 
     try:
-        runner = load_policy(folder)
-        contract = runner.contract
-        golden = read_golden(read_files(folder)[1][GOLDEN], contract, str(folder))
-        error = runner.check(golden)
+        files = read_policy(folder)
+        contract, golden = files.contract, files.golden
+        policy = OnnxPolicy(contract, files.model, f"bundle {folder}")
+        error = policy.check(golden)
     except TrimtabError as wrong:
         return [Finding("error", "bundle", str(wrong))]
-    proof = Finding("ok", "bundle", f"proves itself: golden actions within {error:.1e}")
+    found = [Finding("ok", "bundle", f"proves itself: golden actions within {error:.1e}")]
+    if contract.limits is None:
+        none = "none stated; load_policy needs limits=, or trimtab export limits= writes them"
+        found.append(Finding("note", "limits", none))
     one = {name: rows[:1] for name, rows in golden.items()}
     obs, noise = inputs_of(one, contract)
     seconds = []
     for _ in range(_WARMUP + _CALLS):
         begun = time.perf_counter()
-        runner.predict(obs, noise)
+        policy.predict(obs, noise)
         seconds.append(time.perf_counter() - begun)
     middle, late = np.quantile(seconds[_WARMUP:], [0.5, 0.99])
     took = f"a decision takes {1e3 * middle:.2f} ms, one in a hundred more than {1e3 * late:.2f} ms"
     if contract.control_rate is None:
-        return [proof, Finding("note", "latency", f"{took}; the bundle names no control rate")]
+        return [*found, Finding("note", "latency", f"{took}; the bundle names no control rate")]
     period = 1.0 / contract.control_rate
     level = "ok" if late <= period / 2 else "warning" if late <= period else "error"
     cure = "" if level == "ok" else "; export it with fewer policy.sampling_steps"
     rate = f"a step of {contract.control_rate:g} Hz has {1e3 * period:.1f} ms"
-    return [proof, Finding(level, "latency", f"{took}; {rate}{cure}")]
+    return [*found, Finding(level, "latency", f"{took}; {rate}{cure}")]

@@ -280,6 +280,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
             "trimtab export run=runs/…/seed0 out=flowing chunking=rtc",
+            "trimtab export run=runs/…/seed0 out=my-bundle limits='{velocity: 1.0}'",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
@@ -294,8 +295,39 @@ COMMANDS: dict[str, Command] = {
                 "begins late, with that one; default: neither",
                 ("rtc", "rti"),
             ),
+            "limits": Setting(
+                "",
+                "limits of a robot's commands, such as {velocity: 1.0, acceleration: 5.0}, or a "
+                "YAML file that has them; default: those that the bundle or the run's contract "
+                "states",
+            ),
         },
         within=("policy.",),
+    ),
+    "calibrate": Command(
+        "trimtab.benchmarks.cli.commands.calibrate:calibrate",
+        "give a bundle a warning of what is unlike the data, with a known share of false alarms",
+        (
+            "trimtab calibrate bundle=my-bundle dataset=held_out.hdf5 out=my-bundle",
+            "trimtab calibrate bundle=my-bundle dataset=two_routes dataset.episodes=100 out=warned",
+        ),
+        {
+            "bundle": Setting(..., "folder of a bundle with its graph, from trimtab export"),
+            "dataset": Setting(
+                ...,
+                "successful episodes that the policy was not trained on; dataset.<name>=<value> "
+                "are its settings",
+            ),
+            "out": Setting(..., "folder of the bundle to write; the bundle itself is replaced"),
+            "delta": Setting(0.05, "largest share of episodes with a false alarm"),
+            "interval": Setting(
+                0,
+                "ticks from one chunk to the next on the robot (RecedingHorizon); below the "
+                "length of a chunk, chunks are compared too; default: act_steps of the training",
+            ),
+            "seed": Setting(0, "decides which episodes calibrate, and which check"),
+        },
+        within=("dataset.",),
     ),
     "serve": Command(
         "trimtab.benchmarks.cli.commands.serve:serve",

@@ -86,7 +86,7 @@ def document_of(
         base: what the base is known by: a configuration hash, or a hash of its files.
         oracles: hashes of the files of the policies that it may imitate, in their order.
         expert: hash of the content of the data that it is guided by, or None.
-        described: of a run without a task, the names and units in its contract.
+        described: of a run without a task, the names, units and limits of its contract.
 
     Raises:
         TrimtabError: if a class that the settings name cannot be imported.

@@ -31,6 +31,7 @@ from trimtab.policies.agent import Decide, PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.bundle.files import Contract, inputs_of
 from trimtab.policies.bundle.golden import golden_rows
+from trimtab.policies.bundle.onnx_policy import open_policy
 from trimtab.policies.robot.delayed import Latency, Timing
 from trimtab.policies.robot.modes import (
     Blended,
@@ -40,7 +41,6 @@ from trimtab.policies.robot.modes import (
     RecedingHorizon,
     TemporalEnsemble,
 )
-from trimtab.policies.runtime import load_policy
 from trimtab.policies.serving.protocol import is_server
 
 __all__ = ["BACKENDS", "TIMED_MODES", "BundleJudge", "task_of"]
@@ -334,8 +334,7 @@ def _on_onnx(bundle: Bundle) -> Decide:
             f"{bundle.folder}: backend=onnx: the server says what runs its policy; leave it out, "
             "and serve with backend=…"
         )
-    runner = load_policy(bundle.folder)
-    return lambda obs, noise: runner.predict(obs, noise)
+    return open_policy(bundle.folder).predict
 
 
 BACKENDS: Mapping[str, Callable[[Bundle], Decide]] = {"torch": _on_torch, "onnx": _on_onnx}

@@ -24,6 +24,7 @@ from trimtab.datasets.formats.naming import names_in
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
 from trimtab.files import decoded, read_bytes
+from trimtab.policies.bundle.limits import Limits
 
 __all__ = ["CONTRACT_FILE", "NO_TASK", "has_task", "spec_of_data"]
 
@@ -37,7 +38,7 @@ _SIDES: Mapping[str, frozenset[str]] = {
     "observation": frozenset({"names", "units"}),
     "action": frozenset({"names", "units", "low", "high"}),
 }
-"""Entries of a contract for each side of the policy; there is ``control_rate`` beside them."""
+"""Entries of a contract for each side of the policy; beside them: ``control_rate``, ``limits``."""
 
 
 def has_task(env: str) -> bool:
@@ -54,7 +55,7 @@ def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str
 
     Returns:
         Shapes, limits and rate; and ``obs_names``, ``obs_units``, ``action_names``,
-        ``action_units``, those that are known.
+        ``action_units`` and ``limits`` of a robot's commands, those that are known.
 
     Raises:
         TrimtabError: if the contract is missing, cannot be read or contradicts the data, or an
@@ -74,6 +75,10 @@ def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str
         }
         described |= {f"{short}_{key}": value for key, value in found.items() if value}
     low, high = _limits(said.get("action", {}), dataset, where)
+    rate = _rate(said.get("control_rate"), dataset, where)
+    if said.get("limits") is not None:
+        limits = Limits.parse(said["limits"], where)  # they are refused before hours of training
+        described["limits"] = limits.fitting(low, high, rate, where).to_json()
     spec = EnvSpec(
         id=f"{NO_TASK}:{dataset.id}",
         family=NO_TASK,
@@ -83,7 +88,7 @@ def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str
         action_dim=dataset.action_dim,
         action_low=low,
         action_high=high,
-        control_rate=_rate(said.get("control_rate"), dataset, where),
+        control_rate=rate,
         horizon=max(len(episode) for episode in dataset.episodes),
         success_key=None,
         score_references={},
@@ -122,7 +127,7 @@ def _read(place: Path) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise TrimtabError(f"contract {place}: must be a mapping, such as control_rate: 30")
-    _check_names(value, {*_SIDES, "control_rate"}, f"contract {place}")
+    _check_names(value, {*_SIDES, "control_rate", "limits"}, f"contract {place}")
     for side, known in _SIDES.items():
         own = value.get(side, {})
         if not isinstance(own, dict):

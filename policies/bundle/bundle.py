@@ -37,6 +37,7 @@ from trimtab.policies.bundle.files import (
     MODEL,
     ONNX,
     VERSION,
+    WARNING,
     Contract,
     inputs_of,
     policy_hash,
@@ -58,8 +59,10 @@ from trimtab.version import __version__
 _REQUIRED_ENTRIES = ("env", "control_rate", "act_steps")
 _ENTRIES = (
     *_REQUIRED_ENTRIES, "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units",
-    "action_names", "action_units", "training", "changed",
+    "action_names", "action_units", "limits", "training", "changed",
 )  # fmt: skip
+
+_WARNING_TITLE = "## A warning of what is unlike the data"
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ def save_bundle(
             (Hz or None), ``act_steps`` (executed actions of each chunk). Optional: ``env_options``,
             ``env_horizon`` (steps), ``fingerprint``, ``obs_names``, ``obs_units``, ``action_names``
             and ``action_units`` (one text for each dimension; those of observations are used only
-            if the observation is flat), ``training`` (provenance: algorithm, dataset, base, seed,
+            if the observation is flat), ``limits`` (entries of :class:`Limits` by name, of the
+            robot's commands), ``training`` (provenance: algorithm, dataset, base, seed,
             steps, config_hash, packages), ``changed`` (sampling settings that were changed after
             training, by name).
         results: rows of the results table in the model card, by name.
@@ -132,6 +136,39 @@ def save_bundle(
         except TrimtabError as error:
             # Name the user's folder, not the draft's.
             raise TrimtabError(str(error).replace(str(draft), str(folder))) from error
+    return folder
+
+
+def add_warning(
+    source: str | Path, folder: str | Path, entry: Mapping[str, Any], tensors: bytes
+) -> Path:
+    """Write a copy of a bundle that also has a warning; return its folder.
+
+    Args:
+        source: a bundle.
+        folder: where the copy goes; an older bundle there, also ``source``, is replaced.
+        entry: what the contract says of the warning.
+        tensors: what it compares with, as safetensors.
+
+    Raises:
+        TrimtabError: if ``source`` is no bundle, or ``folder`` cannot be written or holds other
+            files.
+    """
+    folder = resolved(folder)
+    _check_target(folder)
+    config, files = read_files(source)
+    card = Path(source) / CARD
+    text = card.read_text(encoding="utf-8") if card.is_file() else model_card(config)
+    text = text.partition(_WARNING_TITLE)[0].rstrip() + "\n\n" + _WARNING_TITLE
+    rows = "\n".join(f"- {name}: {json.dumps(value)}" for name, value in entry.items())
+    files = {**files, WARNING: tensors}
+    config = sealed({**config, "warning": dict(entry)}, files)
+    with atomic_directory(folder) as draft:
+        for name, data in files.items():
+            (draft / name).write_bytes(data)
+        (draft / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n")
+        (draft / CARD).write_text(f"{text}\n\n{rows}\n", encoding="utf-8")
+        read_files(draft)
     return folder
 
 
@@ -337,6 +374,7 @@ def _make_config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
             }
         },
         **({"history": spec.history} if spec.history > 1 else {}),
+        **({"limits": given["limits"]} if given.get("limits") is not None else {}),
         "control_rate": given["control_rate"],
         "chunking": {"horizon": spec.horizon, "act_steps": given["act_steps"]},
         "evaluate_deterministic": policy.evaluate_deterministic,

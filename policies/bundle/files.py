@@ -13,7 +13,7 @@ import math
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -26,15 +26,17 @@ from trimtab.files import MOST_BYTES, MOST_JSON, read_bytes, sha256_json
 from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import PolicyInputs
+from trimtab.policies.bundle.limits import Limits
 
 Array = NDArray[np.float32]
 
 FORMAT = "trimtab-bundle"
 VERSION = 1
-CONFIG, MODEL, ONNX, GOLDEN, CARD = (
-    "config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "README.md",
+CONFIG, MODEL, ONNX, GOLDEN, WARNING, CARD = (
+    "config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "warning.safetensors",
+    "README.md",
 )  # fmt: skip
-HASHED = (MODEL, ONNX, GOLDEN)
+HASHED = (MODEL, ONNX, GOLDEN, WARNING)
 """The model card is for people and may be edited; everything that a machine reads is hashed."""
 
 TOLERANCE = 1e-4
@@ -72,6 +74,7 @@ class Contract:
         parts: the parts of an observation by name; empty where it is one flat vector.
         history: observations that the policy reads, those of the last decisions.
         tolerance: largest difference of a replayed golden action, raw units.
+        limits: of a robot's commands; None if the bundle states none.
     """
 
     obs_dim: int
@@ -86,6 +89,7 @@ class Contract:
     parts: Mapping[str, Part] = field(default_factory=dict)
     history: int = 1
     tolerance: float = TOLERANCE
+    limits: Limits | None = None
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], where: str) -> Contract:
@@ -123,7 +127,10 @@ class Contract:
         except (*_MALFORMED, TrimtabError) as error:
             raise TrimtabError(f"{where}: shapes or limits are malformed; {_AGAIN}") from error
         contract._check(where)
-        return contract
+        if (stated := config.get("limits")) is None:
+            return contract
+        limits = Limits.parse(stated, where)
+        return replace(contract, limits=limits.fitting(low, high, contract.control_rate, where))
 
     @property
     def inputs(self) -> PolicyInputs:
@@ -218,8 +225,8 @@ def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
 
 
 def described_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return names and units of a bundle's ``config.json``, as :func:`save_bundle` takes them."""
-    found = {}
+    """Return names, units and limits of a ``config.json``, as :func:`save_bundle` takes them."""
+    found = {"limits": config["limits"]} if "limits" in config else {}
     for side, port in (
         ("obs", config["inputs"].get(FLAT)),
         ("action", config["outputs"]["action"]),
@@ -290,7 +297,8 @@ def checked_config(config: Any, where: str) -> dict[str, Any]:
         raise TrimtabError(f"{where}: was changed after the export (its hash differs); {_AGAIN}")
     _check_origin(config, where)
     hashes = config.get("files")
-    if not isinstance(hashes, dict) or not {GOLDEN} < set(hashes) <= set(HASHED):
+    names = set(hashes) if isinstance(hashes, dict) else set()
+    if not (GOLDEN in names and names & {MODEL, ONNX} and names <= set(HASHED)):
         raise TrimtabError(f"{where}: its entry 'files' does not list a bundle's files; {_AGAIN}")
     return config
 

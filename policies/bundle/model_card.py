@@ -20,6 +20,7 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
     algorithm = config["training"].get("algorithm")
     tags = ["robotics", "reinforcement-learning", "trimtab", kind, env]
     tags += [algorithm] if algorithm else []
+    limits = "" if "limits" in config else ", limits=Limits(velocity=…)"
     front = "\n".join(
         ["---", "library_name: trimtab", "pipeline_tag: robotics", "tags:"]
         + [f"- {json.dumps(str(tag))}" for tag in tags]
@@ -35,8 +36,8 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
         "## Use",
         "On a robot, with numpy and onnxruntime alone:",
         _code(
-            "from trimtab.policies.runtime import load_policy\n\n"
-            'policy = load_policy("path/to/this/folder")\n'
+            f"from trimtab.policies.runtime import {'Limits, ' * bool(limits)}load_policy\n\n"
+            f'policy = load_policy("path/to/this/folder"{limits})\n'
             "policy.reset()\n"
             "action = policy.step(observation)  # once a control tick"
         ),
@@ -76,6 +77,7 @@ def _contract(config: Mapping[str, Any]) -> dict[str, Any]:
         "action": f"{_shape(action)} {action['dtype']}, {_units(action)}",
         "action order": _order(action["order"]),
         "action limits": f"{action['low']} to {action['high']}",
+        "limits on a robot": json.dumps(config["limits"]) if "limits" in config else "none stated",
         "chunking": f"{chunking['horizon']} actions predicted, {chunking['act_steps']} played",
         "control rate": "none" if rate is None else f"{rate:g} Hz",
         "judged": "with zero noise" if config["evaluate_deterministic"] else "with sampled noise",

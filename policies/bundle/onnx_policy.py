@@ -17,6 +17,7 @@ from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_ro
 from trimtab.policies.bundle.files import (
     GOLDEN,
     ONNX,
+    WARNING,
     Array,
     Contract,
     inputs_of,
@@ -25,7 +26,7 @@ from trimtab.policies.bundle.files import (
     replay_error,
 )
 
-__all__ = ["OnnxPolicy", "PolicyFiles", "read_policy"]
+__all__ = ["OnnxPolicy", "PolicyFiles", "open_policy", "read_policy"]
 
 
 class PolicyFiles(NamedTuple):
@@ -36,12 +37,16 @@ class PolicyFiles(NamedTuple):
         model: the bytes of the graph.
         golden: rows that the graph has to replay.
         sha256: the hash of the bundle: of its config, which has those of its files.
+        config: all of ``config.json``.
+        warning: the bytes of what its warning compares with; None if it has no warning.
     """
 
     contract: Contract
     model: bytes
     golden: dict[str, NDArray[Any]]
     sha256: str
+    config: Mapping[str, Any]
+    warning: bytes | None
 
 
 def read_policy(folder: str | Path) -> PolicyFiles:
@@ -57,7 +62,21 @@ def read_policy(folder: str | Path) -> PolicyFiles:
         raise TrimtabError(
             f"bundle {folder}: has no {ONNX}; make a complete bundle of its run by trimtab export"
         )
-    return PolicyFiles(contract, files[ONNX], golden, str(config["sha256"]))
+    return PolicyFiles(
+        contract, files[ONNX], golden, str(config["sha256"]), config, files.get(WARNING)
+    )
+
+
+def open_policy(folder: str | Path) -> OnnxPolicy:
+    """Return the policy of a bundle, checked: one that answers, and drives no robot.
+
+    Raises:
+        TrimtabError: as :func:`read_policy`, and if its golden rows do not replay.
+    """
+    files = read_policy(folder)
+    policy = OnnxPolicy(files.contract, files.model, f"bundle {folder}")
+    policy.check(files.golden)
+    return policy
 
 
 class OnnxPolicy:

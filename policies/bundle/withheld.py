@@ -79,6 +79,7 @@ def withhold_weights(source: str | Path, folder: str | Path) -> Path:
         raise TrimtabError(f"bundle {source}: has no {ONNX}; make a complete one by trimtab export")
     if folder.exists():
         raise TrimtabError(f"bundle {folder}: exists; choose another folder")
+    config.pop("warning", None)  # which is calibrated last
     described = {**config, "policy": {"kind": "black_box"}}
     graph = onnx.load_from_string(files[ONNX])
     del graph.metadata_props[:]  # it repeats what the policy was made of

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from trimtab.errors import TrimtabError
-from trimtab.limits import inward
+from trimtab.policies.bundle.limits import Limits, Values
 from trimtab.policies.robot.plan import Array
 
-__all__ = ["Limiter", "Limits", "limited_velocity"]
-
-Values = NDArray[np.float64]
+__all__ = ["Limiter", "limited_velocity"]
 
 
 def limited_velocity(
@@ -62,93 +58,6 @@ def limited_velocity(
     return np.where(found == asked, goal, v + found * period), found
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of commands, each a number for all entries or one number an entry; None: no limit.
-
-    Attributes:
-        low: lower limits of the command, raw units, tighter than those of the bundle.
-        high: upper limits, likewise.
-        velocity: most change a second. If the commands are velocities, the most speed.
-        acceleration: most change of the velocity a second.
-        jerk: most change of the acceleration a second, of commands that are velocities; it needs
-            ``acceleration``. A position that is reached with a limited jerk needs a planner.
-        of_velocities: whether the commands are velocities and not positions.
-    """
-
-    low: float | tuple[float, ...] | None = None
-    high: float | tuple[float, ...] | None = None
-    velocity: float | tuple[float, ...] | None = None
-    acceleration: float | tuple[float, ...] | None = None
-    jerk: float | tuple[float, ...] | None = None
-    of_velocities: bool = False
-
-    def __post_init__(self) -> None:
-        if self.jerk is not None and self.acceleration is None:
-            raise TrimtabError("limits: jerk needs a limit of acceleration beside it")
-        if self.jerk is not None and not self.of_velocities:
-            raise TrimtabError(
-                "limits: jerk is limited of velocities alone (of_velocities=True): a far position "
-                "would be passed again and again; limit velocity and acceleration"
-            )
-        for name in ("velocity", "acceleration", "jerk"):
-            value = getattr(self, name)
-            try:
-                right = value is None or bool(np.all(np.asarray(value, np.float64) > 0))
-            except (TypeError, ValueError):
-                right = False
-            if not right:
-                raise TrimtabError(f"limits: {name}={value}: give positive numbers")
-
-    def limiter(self, low: Array, high: Array, period: float | None) -> Limiter:
-        """Return what applies the limits.
-
-        Args:
-            low: lower limits of the bundle's actions ``[A]``.
-            high: upper limits, likewise.
-            period: of a control tick in seconds; None if the bundle names no control rate.
-
-        Raises:
-            TrimtabError: if a limit does not fit, or rates are limited and there is no period.
-        """
-        rates = (self.velocity, self.acceleration, self.jerk)
-        if period is None and any(rate is not None for rate in rates):
-            raise TrimtabError(
-                "limits: the bundle names no control rate, so that a change a second has no "
-                "meaning; give low and high alone"
-            )
-        dim = len(low)
-        least, most = inward(
-            np.maximum(low, self._of(self.low, -np.inf, dim, "low")),
-            np.minimum(high, self._of(self.high, np.inf, dim, "high")),
-        )
-        if not np.all(least <= most):
-            raise TrimtabError(
-                f"limits: low={self.low} and high={self.high} leave no command within those of "
-                f"the bundle, {low.tolist()} to {high.tolist()}"
-            )
-        names = ("velocity", "acceleration", "jerk")
-        most_of = [
-            self._of(rate, np.inf, dim, name) for rate, name in zip(rates, names, strict=True)
-        ]
-        if self.of_velocities:
-            least, most = np.maximum(least, -most_of[0]), np.minimum(most, most_of[0])
-        limited = any(rate is not None for rate in rates)
-        return Limiter(least, most, most_of, period if limited else None, self.of_velocities)
-
-    @staticmethod
-    def _of(value: ArrayLike | None, otherwise: float, dim: int, name: str) -> Values:
-        try:
-            found = np.broadcast_to(
-                np.asarray(otherwise if value is None else value, np.float64), (dim,)
-            )
-        except (TypeError, ValueError) as error:
-            raise TrimtabError(f"limits: {name}={value!r}: give one number, or {dim}") from error
-        if np.isnan(found).any():
-            raise TrimtabError(f"limits: {name}={value!r}: is not a number")
-        return found
-
-
 class Limiter:
     """Applies limits to one command after another.
 
@@ -182,6 +91,12 @@ class Limiter:
         self._most = most
         self._period, self._of_velocities = period, of_velocities
         self.begin()
+
+    @classmethod
+    def of(cls, limits: Limits, low: ArrayLike, high: ArrayLike, period: float | None) -> Limiter:
+        """Return what applies limits to a bundle's actions; see :meth:`Limits.resolved`."""
+        least, most, most_of = limits.resolved(low, high, period)
+        return cls(least, most, most_of, period if limits.of_rates else None, limits.of_velocities)
 
     def begin(self, command: Array | None = None) -> None:
         """Begin at rest.

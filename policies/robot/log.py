@@ -37,7 +37,7 @@ _HEAD = struct.Struct("<BQqII")  # kind, number, tick, length, checksum of the b
 _SUM = struct.Struct("<I")  # checksum of the head
 _TICK = struct.Struct("<BBdd")  # flags, events, time, reward
 _SETTINGS, _RESET, _PLAYED = range(3)
-_OBSERVED, _REWARDED, _RAISED = 1, 2, 4
+_OBSERVED, _REWARDED, _RAISED, _SCORED = 1, 2, 4, 8
 _NOTHING, _ANSWER, _FAILURE = range(3)
 
 
@@ -98,7 +98,12 @@ class TickLog:
         self._write(_RESET, -1, json.dumps(told).encode())
 
     def tick(
-        self, tick: int, obs: ArrayObs | None, reward: float | None, action: Array | None
+        self,
+        tick: int,
+        obs: ArrayObs | None,
+        reward: float | None,
+        action: Array | None,
+        score: float | None = None,
     ) -> None:
         """Note a tick.
 
@@ -107,15 +112,18 @@ class TickLog:
             obs: the observation of one row, checked; None if there was none.
             reward: the one that was reported before it, or None.
             action: what was played ``[A]``; None if an error was raised instead.
+            score: how unfamiliar it was; None if nothing scores it.
         """
         flags = _OBSERVED * (obs is not None) + _REWARDED * (reward is not None)
-        flags += _RAISED * (action is None)
+        flags += _RAISED * (action is None) + _SCORED * (score is not None)
         body = [_TICK.pack(flags, self.events.taken(), time.monotonic(), reward or 0.0)]
         if obs is not None:
             parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
             body += [parts[name].tobytes() for name in self._contract.observed]
         if action is not None:
             body.append(action.tobytes())
+        if score is not None:
+            body.append(np.float64(score).tobytes())
         self._write(_PLAYED, tick, b"".join(body))
 
     def close(self) -> None:
@@ -238,6 +246,7 @@ class Played:
         reward: the one that was reported, or None.
         events: what the inference did, for ``Repeated``.
         action: what was played ``[A]``, or None if an error was raised.
+        score: how unfamiliar the tick was, or None if nothing scored it.
     """
 
     tick: int
@@ -246,6 +255,7 @@ class Played:
     reward: float | None
     events: int
     action: Array | None
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -296,9 +306,10 @@ def _played(tick: int, body: bytes, contract: Contract) -> Played:
         if list(obs) == [FLAT]:
             obs = obs[FLAT]
     action = None if flags & _RAISED else taken((contract.action_dim,), "float32")
+    score = float(taken((1,), "float64")[0]) if flags & _SCORED else None
     if at != len(body):
         raise ValueError("bytes are left over")
-    return Played(tick, moment, obs, reward if flags & _REWARDED else None, events, action)
+    return Played(tick, moment, obs, reward if flags & _REWARDED else None, events, action, score)
 
 
 def read_log(path: str | Path) -> Log:

@@ -10,14 +10,15 @@ import numpy as np
 import onnxruntime
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.limits import Limits
 from trimtab.policies.bundle.onnx_policy import OnnxPolicy, PolicyFiles, read_policy
 from trimtab.policies.robot.fallback import FALLBACKS
 from trimtab.policies.robot.inference import InLine
-from trimtab.policies.robot.limits import Limits
 from trimtab.policies.robot.log import Log, Played, Repeated, Reset, described, read_log
 from trimtab.policies.robot.modes import MODES
 from trimtab.policies.robot.plan import Array
 from trimtab.policies.robot.runner import PolicyRunner
+from trimtab.policies.robot.warning import detector_of
 from trimtab.processor import array_kind
 
 __all__ = ["Replay", "logged_settings", "replay"]
@@ -38,6 +39,7 @@ class Replay:
         cut: whether the log ends within a record.
         rate: ticks a second, the median; None for fewer than two ticks in a row.
         longest: longest time between two ticks in a row, in seconds; None likewise.
+        warned: ticks with a warning.
     """
 
     ticks: int
@@ -49,6 +51,7 @@ class Replay:
     cut: bool
     rate: float | None
     longest: float | None
+    warned: int
 
     @property
     def passed(self) -> bool:
@@ -110,7 +113,7 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
         )
     runner, repeated = _runner(log, files, f"bundle {folder}")
     worst, count, differs, equal = 0.0, 0, "", True
-    resets, gaps = 0, []
+    resets, warned, gaps = 0, 0, []
     before: Played | None = None
     for step in log.steps(files.contract):
         if isinstance(step, Reset):
@@ -123,7 +126,7 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
             played = runner.step(step.obs, step.reward, tick=step.tick)
         except TrimtabError:
             played = None
-        count += 1
+        count, warned = count + 1, warned + (runner.warning is not None)
         if played is None or step.action is None:  # an error that was raised is raised again
             same = played is None and step.action is None
             error = 0.0 if same else np.inf
@@ -149,6 +152,7 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
         cut=log.cut,
         rate=1.0 / middle if middle > 0 else None,
         longest=max(gaps, default=None),
+        warned=warned,
     )
 
 
@@ -164,6 +168,7 @@ def _runner(log: Log, files: PolicyFiles, where: str) -> tuple[PolicyRunner, Rep
             fallback=_made(log.settings["fallback"], FALLBACKS),
             limits=_made(log.settings["limits"], {"Limits": Limits}),
             inference=repeated,
+            detector=detector_of(files, where),
         )  # fmt: skip
     except (AttributeError, KeyError, TypeError) as error:
         raise TrimtabError(

@@ -15,14 +15,16 @@ from trimtab.observations import FLAT, called, tree_map
 from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_parts
 from trimtab.policies.bundle.files import Contract
+from trimtab.policies.bundle.limits import NO_LIMITS, Limits
 from trimtab.policies.bundle.onnx_policy import OnnxPolicy
 from trimtab.policies.robot.fallback import Fallback
 from trimtab.policies.robot.inference import Inference, InLine, Worker
-from trimtab.policies.robot.limits import Limits
+from trimtab.policies.robot.limits import Limiter
 from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.modes import Mode, RecedingHorizon, check_mode
 from trimtab.policies.robot.plan import Array, Chunk
 from trimtab.policies.robot.timeline import Timeline
+from trimtab.policies.robot.warning import Detector, Unfamiliar, observed_row
 
 __all__ = ["PolicyRunner"]
 
@@ -42,13 +44,22 @@ class PolicyRunner(OnnxPolicy):
     Attributes:
         mode: which entries of which chunks are played; the plan of this robot alone.
         fallback: what is played when nothing else can be; None: an error is raised then.
+        limits: within which every command of :meth:`step` stays.
         counts: events since the last reset, by name. ``missing``: ticks without an observation that
             can be used; ``refused``: those of them with one that was not finite; ``failed``:
             requests without a usable answer; ``restarted``: processes that were started in the
             place of one that ended or hung; ``empty``: ticks for which the plan had no entry;
             ``fallback``: ticks on which the fallback was played; ``limited``: ticks on which a
             limit changed the action; ``thrown_away``: answers that were asked for before a reset;
-            ``unlogged``: resets and ticks that the log could not take.
+            ``unlogged``: resets and ticks that the log could not take; ``warned``: ticks with a
+            warning.
+        warning: what is unfamiliar at the last tick, or None; a bundle without a calibrated warning
+            never warns. It changes no action: what follows is the program's to decide.
+        score: of the last tick, 1 at the edge of the reference episodes; None where it had no
+            observation, or there is no detector.
+        chunk_distance: mean distance of the chunk that has come at the last tick from the plan
+            before it, over the ticks that they share, in half ranges of the action; None where none
+            has come or was there. Only with a detector and the mode of its calibration.
 
     Args:
         contract: of the bundle.
@@ -58,9 +69,10 @@ class PolicyRunner(OnnxPolicy):
         deterministic: whether :meth:`step` uses zero noise; None for what the contract says.
         mode: None for a receding horizon of ``act_steps``.
         fallback: None for errors.
-        limits: of the commands, besides those of the contract.
+        limits: of the commands, besides those that the contract states.
         inference: where the policy computes; None for here.
         log: of every reset and tick; None for none.
+        detector: of what is unfamiliar; None for none.
 
     Raises:
         TrimtabError: if the graph does not fit the contract, or one of these does not fit it.
@@ -79,6 +91,7 @@ class PolicyRunner(OnnxPolicy):
         limits: Limits | None = None,
         inference: Inference | None = None,
         log: TickLog | None = None,
+        detector: Detector | None = None,
     ) -> None:
         super().__init__(contract, model, where)
         self.mode = RecedingHorizon(contract.act_steps) if mode is None else replace(mode)
@@ -88,11 +101,15 @@ class PolicyRunner(OnnxPolicy):
             self.mode, contract.inputs, horizon=contract.horizon, act_steps=contract.act_steps,
             late=isinstance(inference, Worker),
         )  # fmt: skip
+        self._detector = detector
+        # Chunks that are asked for more or less often differ less or more than in the calibration.
+        self._compares = detector is not None and self.mode == RecedingHorizon(detector.interval)
         self._log = log
         if log is not None:
             self._inference = log.watch(self._inference)
         period = None if contract.control_rate is None else 1.0 / contract.control_rate
-        self._limiter = (limits or Limits()).limiter(self.action_low, self.action_high, period)
+        self.limits = (contract.limits or NO_LIMITS).tightened(limits or NO_LIMITS)
+        self._limiter = Limiter.of(self.limits, self.action_low, self.action_high, period)
         if fallback is not None:
             fallback.check(self._limiter.low, self._limiter.high)
         given = contract.evaluate_deterministic if deterministic is None else deterministic
@@ -149,6 +166,9 @@ class PolicyRunner(OnnxPolicy):
         self._timeline.begin()
         self.counts.clear()
         self._restarts = self._inference.restarts
+        self.warning: Unfamiliar | None = None
+        self.score: float | None = None
+        self.chunk_distance: float | None = None
         self._blind = 0  # ticks in a row without an observation, those left out included
         self._last, self._last_tick = force, -1  # the last command, and its tick
 
@@ -189,11 +209,14 @@ class PolicyRunner(OnnxPolicy):
         if lost and observed is not None:  # the robot is elsewhere: the old plan never resumes
             self._timeline.drop_plan()
         action: Array | None = None
+        self.chunk_distance = None
         try:
             action = self._play(observed, now)
         finally:
+            self._warn(observed)
             if self._log is not None:
-                self._log.tick(now, observed, None if earned is None else float(earned), action)
+                reported = None if earned is None else float(earned)
+                self._log.tick(now, observed, reported, action, self.score)
                 self.counts["unlogged"] = self._log.lost
         return action
 
@@ -211,12 +234,25 @@ class PolicyRunner(OnnxPolicy):
         self.counts["limited"] = self._limiter.count
         return action
 
+    def _warn(self, observed: ArrayObs | None) -> None:
+        """Score this tick."""
+        self.score = self.warning = None
+        if self._detector is None or observed is None:
+            return
+        row = observed_row(observed, self.contract)
+        self.score, found = self._detector.score(row, self.chunk_distance)
+        if self.score > self._detector.threshold:
+            self.warning = found
+            self.counts["warned"] += 1
+
     def plan(self) -> Chunk:
         """Return the plan for the ticks to come: what would be played if no chunk came any more.
 
         It has no action if nothing is planned. Limits are not applied to it.
         """
-        first = self.tick + 1
+        return self._planned(self.tick + 1)
+
+    def _planned(self, first: int) -> Chunk:
         actions: list[Array] = []
         while (action := self.mode.at(first + len(actions))) is not None:
             actions.append(action)
@@ -290,7 +326,13 @@ class PolicyRunner(OnnxPolicy):
             return
         if chunk is None:
             return
+        before = self._planned(self.tick) if self._compares else None
         if self._timeline.answer(chunk[0]):
+            if before is not None and len(before.actions):
+                after = self._planned(self.tick).actions[: len(before.actions)]
+                half = np.maximum((self.action_high - self.action_low) / 2, 1e-6)
+                apart = np.abs(after - before.actions[: len(after)]) / half
+                self.chunk_distance = float(apart.mean()) if len(after) else None
             assert self._asked is not None
             self._agent.decided(self._asked, chunk[:, : self.act_steps])
         else:

@@ -24,7 +24,7 @@ from trimtab.policies.agent import Agent
 from trimtab.policies.bundle.bundle import load_bundle, save_bundle
 from trimtab.policies.kinds.decision_transformer import DecisionTransformerPolicy, with_context
 from trimtab.policies.networks.sequences import Context
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.types import PolicySpec, TrimtabError
 
 SPEC = PolicySpec(3, 1, 2, (-1.0, -2.0), (1.0, 4.0))

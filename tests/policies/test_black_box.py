@@ -27,7 +27,7 @@ from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.types import PolicySpec, TrimtabError
 
 SPEC = PolicySpec(3, 4, 2, (-1.0, -0.5), (1.0, 2.0))

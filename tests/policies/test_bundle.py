@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import logging
@@ -16,17 +17,19 @@ import torch
 import yaml
 from loading import load_module
 
+from trimtab.policies import runtime
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import bundle_hash, check_bundle, load_bundle, save_bundle
 from trimtab.policies.bundle.files import read_safetensors
 from trimtab.policies.bundle.onnx_export import export_onnx
 from trimtab.policies.kinds.gaussian import GaussianPolicy
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.runtime import NO_LIMITS
 from trimtab.types import PolicySpec, TrimtabError
 
 pytestmark = pytest.mark.slow
 
 PolicyOf = Callable[[str], Policy]
+load_policy = functools.partial(runtime.load_policy, limits=NO_LIMITS)
 BundleOf = Callable[[str], Path]
 FILES: tuple[str, ...] = load_module(Path(__file__).with_name("cases.py")).FILES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -14,11 +15,13 @@ import safetensors.torch
 import torch
 from loading import load_module
 
+from trimtab.policies import runtime
 from trimtab.policies.bundle.bundle import check_bundle, load_bundle
 from trimtab.policies.bundle.files import sealed
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.runtime import NO_LIMITS
 from trimtab.types import TrimtabError
 
+load_policy = functools.partial(runtime.load_policy, limits=NO_LIMITS)
 BundleOf = Callable[[str], Path]
 FILES: tuple[str, ...] = load_module(Path(__file__).with_name("cases.py")).FILES
 

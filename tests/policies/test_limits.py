@@ -14,7 +14,7 @@ from loading import load_module
 from trimtab.limits import inward
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import ONNX
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.types import PolicySpec
 
 cases = load_module(Path(__file__).with_name("cases.py"))

@@ -24,7 +24,7 @@ from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.types import Part, PolicySpec, Statistics, TrimtabError
 
 FLAT = PolicySpec(5, 4, 2, (-1.0, -0.5), (1.0, 2.0))

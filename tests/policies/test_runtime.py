@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
@@ -18,14 +19,16 @@ from onnx import TensorProto, helper
 from packaging.requirements import Requirement
 
 import trimtab
+from trimtab.policies import runtime
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.bundle.files import Array, Contract, read_safetensors
-from trimtab.policies.runtime import Hold, PolicyRunner, RecedingHorizon, load_policy
+from trimtab.policies.runtime import NO_LIMITS, Hold, PolicyRunner, RecedingHorizon
 from trimtab.types import TrimtabError
 
 pytestmark = pytest.mark.bits
 
+load_policy = functools.partial(runtime.load_policy, limits=NO_LIMITS)
 BundleOf = Callable[[str], Path]
 
 
@@ -296,8 +299,8 @@ for name in ("torch", "safetensors", "gymnasium", "hydra", "onnx", "diffusers", 
     except ModuleNotFoundError:
         continue
     raise SystemExit(f"{name} is here")
-from trimtab.policies.runtime import load_policy
-runner = load_policy(sys.argv[2], seed=3, deterministic=False)
+from trimtab.policies.runtime import NO_LIMITS, load_policy
+runner = load_policy(sys.argv[2], limits=NO_LIMITS, seed=3, deterministic=False)
 actions = [runner.step([0.1 * tick] * runner.obs_dim).tolist() for tick in range(5)]
 assert "torch" not in sys.modules
 print(json.dumps(actions))

@@ -18,7 +18,7 @@ from torch import nn
 
 from trimtab.policies.bundle.bundle import load_bundle, save_bundle
 from trimtab.policies.imports.sb3 import policy_from_sb3
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.types import PolicySpec, TrimtabError
 
 models = load_module(Path(__file__).with_name("sb3_models.py"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimtab.benchmarks.artefacts.export import export_policy, policy_settings
+from trimtab.benchmarks.cli.options import command_limits
 from trimtab.benchmarks.cli.screen import print_line
 from trimtab.errors import TrimtabError
 
@@ -12,15 +13,22 @@ __all__ = ["export"]
 
 
 def export(
-    run: str, out: str, env: str, weights: str, chunking: str, overrides: Sequence[str] = ()
+    run: str,
+    out: str,
+    env: str,
+    weights: str,
+    chunking: str,
+    limits: str,
+    overrides: Sequence[str] = (),
 ) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
     settings = policy_settings(list(overrides))
     if env and settings:
         raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
     errors = export_policy(
-        run, out, env=env, weights=weights == "true", chunking=chunking, settings=settings
-    )
+        run, out, env=env, weights=weights == "true", chunking=chunking, settings=settings,
+        limits=command_limits("export", limits) if limits else None,
+    )  # fmt: skip
     print_line(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())

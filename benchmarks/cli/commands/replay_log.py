@@ -39,6 +39,8 @@ def _told(found: Replay) -> str:
     if found.rate is not None and found.longest is not None:
         longest = f"the longest tick took {1e3 * found.longest:.1f} ms"
         lines.append(f"{found.rate:.1f} ticks a second, {longest}")
+    if found.warned:
+        lines.append(f"{found.warned} ticks were unlike the data of the policy (a warning)")
     if found.cut:
         lines.append("the log ends within a record: the program was killed while it wrote")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
-from trimtab.policies.runtime import PolicyRunner, load_policy
+from trimtab.policies.runtime import NO_LIMITS, PolicyRunner, load_policy
 
 HORIZON, SAMPLING_STEPS, WIDTHS = 8, 5, (256, 256, 256)
 CALLS = {1: 1_000, 64: 400}
@@ -87,7 +87,7 @@ def exported(policy: Callable[[], Policy]) -> PolicyRunner:
     contract = {"env": f"gym/{TASK}", "control_rate": 125.0, "act_steps": policy().spec.horizon}
     with tempfile.TemporaryDirectory() as folder:
         save_bundle(policy().eval(), Path(folder, "bundle"), contract=contract)
-        return load_policy(Path(folder, "bundle"), deterministic=False)
+        return load_policy(Path(folder, "bundle"), deterministic=False, limits=NO_LIMITS)
 
 
 def diffusers_loop(stage: Stage) -> Act:

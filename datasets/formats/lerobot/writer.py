@@ -25,6 +25,7 @@ from trimtab.datasets.formats.lerobot.video_writer import (
     without,
     write_videos,
 )
+from trimtab.datasets.formats.naming import names_in
 from trimtab.datasets.formats.own import (
     check_replaceable,
     common_infos,
@@ -355,6 +356,7 @@ def _statistics(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _info(dataset: Dataset, arrays: Arrays, fps: int, videos: Videos) -> dict[str, Any]:
+    sides, names = {STATE: "observation", ACTION: "action"}, names_in(dataset)
     return {
         "codebase_version": VERSION,
         "robot_type": None,
@@ -369,7 +371,11 @@ def _info(dataset: Dataset, arrays: Arrays, fps: int, videos: Videos) -> dict[st
         "data_path": _DATA_PATH,
         "video_path": VIDEO_PATH if videos.features else None,
         "features": {
-            name: {"dtype": str(a.dtype), "shape": list(a.shape[1:]) or [1], "names": None}
+            name: {
+                "dtype": str(a.dtype),
+                "shape": list(a.shape[1:]) or [1],
+                "names": names.get(sides.get(name, "")),
+            }
             for name, a in arrays.items()
         }
         | videos.features,

@@ -12,7 +12,7 @@ import stable_baselines3
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.policies.bundle.bundle import load_bundle
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 
 
 class Hopper(gymnasium.Env[Any, Any]):

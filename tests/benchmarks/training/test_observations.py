@@ -19,7 +19,7 @@ from trimtab.benchmarks.training.train import train
 from trimtab.envs.families.robotics.gusts import in_pit
 from trimtab.envs.registry import make
 from trimtab.policies.bundle.bundle import bundle_hash, load_bundle, save_bundle
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.types import Rollout, TrimtabError
 
 MAZE = "robotics/PointMaze-TwoRoutes-v0"

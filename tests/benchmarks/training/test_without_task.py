@@ -23,7 +23,7 @@ from trimtab.benchmarks.training.settings_of import command_of
 from trimtab.benchmarks.training.train import train
 from trimtab.datasets.catalog import format_of
 from trimtab.policies.bundle.bundle import load_bundle
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.types import TrimtabError
 
 HERE = Path(__file__).resolve().parent
@@ -127,6 +127,7 @@ CONTRACT = """
 control_rate: 10
 observation: {units: rad}
 action: {names: [left, right], units: [m, rad], low: -40, high: [50, 60]}
+limits: {velocity: [5, 6]}
 """
 
 
@@ -144,6 +145,7 @@ def test_a_contract_beside_the_data_reaches_the_bundle(tmp_path: Path) -> None:
     action = contract["outputs"]["action"]
     assert (action["order"], action["units"]) == (["left", "right"], ["m", "rad"])
     assert (action["low"], action["high"]) == ([-40, -40], [50, 60])
+    assert contract["limits"] == {"velocity": [5.0, 6.0]}
     assert set(contract["inputs"]["obs"]["units"]) == {"rad"} and contract["control_rate"] == 10
     assert "[batch, 1, 2] float32, in m, rad" in (tmp_path / "bundle" / "README.md").read_text()
 
@@ -163,6 +165,8 @@ def test_a_contract_beside_the_data_reaches_the_bundle(tmp_path: Path) -> None:
         ("action: {low: 2, high: 1}", "has limits 2 and 1"),
         ("action: {high: .inf}", "action.high must be 2 finite numbers"),
         ("action: {low: -1e-9, high: 1e-9}", "and the data leaves that"),
+        ("limits: {speed: 1}", "limits: there is no entry 'speed'"),
+        ("limits: {velocity: [1, 2, 3]}", "give one number, or 2"),
         ("control_rate: fast", "control_rate must be actions a second, got 'fast'"),
         ("control_rate: 0", "control_rate must be actions a second, got 0"),
         ("control_rate: 25", "control_rate is 25, and the data has 10"),

@@ -10,7 +10,7 @@ import pytest
 from loading import load_module
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.robot.limits import limited_velocity
+from trimtab.policies.robot.limits import Limiter, limited_velocity
 from trimtab.policies.runtime import Limits, RecedingHorizon, SafeAction
 
 numbered = load_module(Path(__file__).with_name("numbered.py")).numbered
@@ -20,8 +20,8 @@ RANGE = np.float32([-1.0]), np.float32([1.0])
 
 def test_a_step_of_velocity_is_reached_without_overshoot() -> None:
     """V 2, A 10, J 5000 at 1 ms, a step to 1: the numbers of libfranka's limiter."""
-    limiter = Limits(velocity=2.0, acceleration=10.0, jerk=5000.0, of_velocities=True).limiter(
-        *WIDE, 1e-3
+    limiter = Limiter.of(
+        Limits(velocity=2.0, acceleration=10.0, jerk=5000.0, of_velocities=True), *WIDE, 1e-3
     )
     limiter.begin(np.float32([0.0]))
     found = [limiter.apply(np.float32([1.0])).item() for _ in range(150)]
@@ -57,7 +57,7 @@ def test_no_limit_is_passed_whatever_is_wanted(
 def test_positions_change_no_faster_than_their_limits() -> None:
     period, low, high = 0.02, np.float32([-1.0, -2.0]), np.float32([1.0, 2.0])
     limits = Limits(velocity=(1.0, 5.0), acceleration=20.0, high=(0.5, 2.0))
-    limiter = limits.limiter(low, high, period)
+    limiter = Limiter.of(limits, low, high, period)
     limiter.begin(np.float32([0.0, 0.0]))
     generator = np.random.default_rng(4)
     commands = np.repeat(generator.uniform(-3, 3, size=(20, 2)), 100, axis=0).astype(np.float32)
@@ -76,7 +76,7 @@ def test_positions_change_no_faster_than_their_limits() -> None:
 
 def test_the_end_of_the_range_is_no_wall_to_run_into() -> None:
     """A goal that moves to the end ever faster and stops there, as a clipped plan does."""
-    limiter = Limits(velocity=2.0, acceleration=10.0).limiter(*RANGE, 0.02)
+    limiter = Limiter.of(Limits(velocity=2.0, acceleration=10.0), *RANGE, 0.02)
     limiter.begin(np.float32([0.0]))
     goals = np.minimum(0.0008 * np.arange(80.0) ** 2, 1.0).astype(np.float32)
     played = np.concatenate([[0.0], [limiter.apply(goal[None]).item() for goal in goals]])
@@ -87,7 +87,7 @@ def test_the_end_of_the_range_is_no_wall_to_run_into() -> None:
 
 def test_a_velocity_reaches_its_range_within_the_jerk() -> None:
     limits = Limits(velocity=2.0, acceleration=10.0, jerk=50.0, of_velocities=True)
-    limiter = limits.limiter(*RANGE, 0.02)
+    limiter = Limiter.of(limits, *RANGE, 0.02)
     limiter.begin(np.float32([0.0]))
     played = [limiter.apply(np.float32([5.0])).item() for _ in range(200)]
     acceleration = np.diff(played, prepend=[0.0, 0.0]) / 0.02
@@ -105,7 +105,7 @@ def test_after_ticks_that_were_left_out_the_robot_starts_from_rest() -> None:
     played = [runner.step([5.0], tick=tick).item() for tick in ticks]
     assert np.allclose(np.diff(played, prepend=0.0), [0.2, 0.4, 0.6, 0.8, 0.2, 0.4], atol=1e-5)
     limits = Limits(velocity=9.0, acceleration=10.0, jerk=50.0, of_velocities=True)
-    limiter = limits.limiter(*WIDE, 0.02)
+    limiter = Limiter.of(limits, *WIDE, 0.02)
     limiter.begin(np.float32([0.0]))
     played = [limiter.apply(np.float32([9.0]), ticks).item() for ticks in (1, 1, 1, 3, 1)]
     assert np.allclose(np.diff(played, prepend=0.0), [0.02, 0.04, 0.06, 0.02, 0.04])
@@ -120,7 +120,7 @@ def test_a_command_in_force_beyond_the_range_is_refused_where_rates_are_limited(
 
 
 def test_commands_within_the_limits_keep_their_bits() -> None:
-    limiter = Limits(velocity=1e3, acceleration=1e6).limiter(*WIDE, 0.02)
+    limiter = Limiter.of(Limits(velocity=1e3, acceleration=1e6), *WIDE, 0.02)
     commands = np.random.default_rng(5).normal(size=(200, 1)).astype(np.float32)
     assert all(np.array_equal(limiter.apply(command), command) for command in commands)
     assert limiter.count == 0
@@ -147,10 +147,10 @@ def test_a_runner_limits_the_plan_and_the_fallback_from_the_command_in_force() -
         (lambda: Limits(acceleration=1.0, jerk=1.0), "of velocities alone"),
         (lambda: Limits(velocity=0.0), "velocity=0.0"),
         (lambda: Limits(velocity=float("nan")), "positive"),
-        (lambda: Limits(velocity=(1.0, 2.0, 3.0)).limiter(*WIDE, 0.1), "one number, or 1"),
-        (lambda: Limits(low=200.0).limiter(*WIDE, 0.1), "leave no command"),
-        (lambda: Limits(low=float("nan")).limiter(*WIDE, 0.1), "not a number"),
-        (lambda: Limits(velocity=1.0).limiter(*WIDE, None), "no control rate"),
+        (lambda: Limiter.of(Limits(velocity=(1.0, 2.0, 3.0)), *WIDE, 0.1), "one number, or 1"),
+        (lambda: Limiter.of(Limits(low=200.0), *WIDE, 0.1), "leave no command"),
+        (lambda: Limiter.of(Limits(low=float("nan")), *WIDE, 0.1), "not a number"),
+        (lambda: Limiter.of(Limits(velocity=1.0), *WIDE, None), "no control rate"),
         (lambda: Limits(velocity="fast"), "positive numbers"),  # type: ignore[arg-type]
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 import zlib
@@ -16,6 +17,7 @@ from loading import load_module
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.errors import TrimtabError
+from trimtab.policies import runtime
 from trimtab.policies.agent import ArrayObs
 from trimtab.policies.bundle.onnx_policy import read_policy
 from trimtab.policies.robot import log as logs
@@ -23,6 +25,7 @@ from trimtab.policies.robot.log import TickLog, read_log
 from trimtab.policies.robot.plan import Array
 from trimtab.policies.robot.replay import logged_settings, replay
 from trimtab.policies.runtime import (
+    NO_LIMITS,
     Blended,
     Damp,
     Hold,
@@ -32,12 +35,12 @@ from trimtab.policies.runtime import (
     PolicyRunner,
     SafeAction,
     TemporalEnsemble,
-    load_policy,
 )
 
 pytestmark = pytest.mark.bits
 
 Late = load_module(Path(__file__).with_name("numbered.py")).Late
+load_policy = functools.partial(runtime.load_policy, limits=NO_LIMITS)
 BundleOf = Callable[[str], Path]
 SAFE = (0.5, 0.25)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 
 from trimtab.errors import TrimtabError
+from trimtab.policies import runtime
 from trimtab.policies.robot.inference import Worker
-from trimtab.policies.runtime import PolicyRunner, SafeAction, load_policy
+from trimtab.policies.runtime import NO_LIMITS, PolicyRunner, SafeAction
 
 OBS = np.linspace(-1, 1, 6)
 SAFE = (0.5, 0.25)
+load_policy = functools.partial(runtime.load_policy, limits=NO_LIMITS)
 BundleOf = Callable[[str], Path]
 
 

@@ -29,7 +29,7 @@ from trimtab.policies.kinds import remote
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.remote import RemotePolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.policies.serving.client import PolicyClient
 from trimtab.policies.serving.codec import pack, unpack
 from trimtab.policies.serving.remote import open_remote

@@ -30,7 +30,7 @@ from websockets.sync.client import ClientConnection, connect
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.kinds.flow import FlowPolicy
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 from trimtab.policies.serving.server import Bounds, PolicyServer
 from trimtab.policies.serving.worker import PolicyProcess
 from trimtab.types import PolicySpec

@@ -1,0 +1,200 @@
+"""Limits that a bundle, or whoever drives a robot, states for its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trimtab.errors import TrimtabError, nearest
+from trimtab.limits import inward
+
+__all__ = ["NO_LIMITS", "Limits", "Values"]
+
+Values = NDArray[np.float64]
+
+_RATES = ("velocity", "acceleration", "jerk")
+_TIGHTER: dict[str, np.ufunc] = {"low": np.maximum, "high": np.minimum}
+_TIGHTER |= {name: np.minimum for name in _RATES}
+"""How two limits become one, by their names."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of commands, each a number for all entries or one number an entry; None: no limit.
+
+    Attributes:
+        low: lower limits of the command, raw units, tighter than those of the bundle.
+        high: upper limits, likewise.
+        velocity: most change a second. If the commands are velocities, the most speed.
+        acceleration: most change of the velocity a second.
+        jerk: most change of the acceleration a second, of commands that are velocities; it needs
+            ``acceleration``. A position that is reached with a limited jerk needs a planner.
+        of_velocities: whether the commands are velocities and not positions.
+    """
+
+    low: float | tuple[float, ...] | None = None
+    high: float | tuple[float, ...] | None = None
+    velocity: float | tuple[float, ...] | None = None
+    acceleration: float | tuple[float, ...] | None = None
+    jerk: float | tuple[float, ...] | None = None
+    of_velocities: bool = False
+
+    def __post_init__(self) -> None:
+        if self.jerk is not None and self.acceleration is None:
+            raise TrimtabError("limits: jerk needs a limit of acceleration beside it")
+        if self.jerk is not None and not self.of_velocities:
+            raise TrimtabError(
+                "limits: jerk is limited of velocities alone (of_velocities=True): a far position "
+                "would be passed again and again; limit velocity and acceleration"
+            )
+        for name in _RATES:
+            value = getattr(self, name)
+            try:
+                right = value is None or bool(np.all(np.asarray(value, np.float64) > 0))
+            except (TypeError, ValueError):
+                right = False
+            if not right:
+                raise TrimtabError(f"limits: {name}={value}: give positive numbers")
+
+    @classmethod
+    def parse(cls, stated: Any, where: str) -> Limits:
+        """Return the limits that JSON or YAML states: at least one, by the names of the fields.
+
+        Raises:
+            TrimtabError: if an entry is unknown or of another type, or none is a limit; ``where``
+                names what states them.
+        """
+        kinds: dict[str, Callable[[str, Any], Any]] = {name: _number for name in _TIGHTER}
+        kinds["of_velocities"] = _flag
+        if not isinstance(stated, Mapping):
+            raise TrimtabError(f"{where}: limits must be a mapping, such as {{velocity: 1.0}}")
+        for name in stated:
+            if name not in kinds:
+                hint = nearest(str(name), kinds)
+                raise TrimtabError(f"{where}: limits: there is no entry {name!r}; {hint}")
+        try:
+            found = cls(**{name: kinds[name](name, value) for name, value in stated.items()})
+        except TrimtabError as error:
+            raise TrimtabError(f"{where}: {error}") from error
+        if found == cls(of_velocities=found.of_velocities):
+            raise TrimtabError(
+                f"{where}: limits: states none; give one of {', '.join(_TIGHTER)}, or leave it "
+                "out: a robot is told by load_policy(…, limits=NO_LIMITS) that there are none"
+            )
+        return found
+
+    def fitting(self, low: ArrayLike, high: ArrayLike, rate: float | None, where: str) -> Limits:
+        """Return these limits if they fit actions ``[A]`` of a control rate in Hz.
+
+        Raises:
+            TrimtabError: as :meth:`resolved`; ``where`` names what states them.
+        """
+        try:
+            self.resolved(low, high, None if rate is None else 1.0 / rate)
+        except TrimtabError as error:
+            raise TrimtabError(f"{where}: {error}") from error
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the limits that there are, as :meth:`parse` reads them."""
+        stated = asdict(self).items()
+        return {name: value for name, value in stated if value is not None and value is not False}
+
+    def tightened(self, other: Limits) -> Limits:
+        """Return the limits within which both hold.
+
+        Raises:
+            TrimtabError: if one is of velocities and the other of positions.
+        """
+        if NO_LIMITS in (self, other):
+            return self if other == NO_LIMITS else other
+        if self.of_velocities != other.of_velocities:
+            kind = "velocities" if self.of_velocities else "positions"
+            raise TrimtabError(
+                f"limits: of_velocities={other.of_velocities}: the bundle's limits are of {kind}"
+            )
+        both: dict[str, Any] = {}
+        for name, tighter in _TIGHTER.items():
+            given = [x for x in (getattr(self, name), getattr(other, name)) if x is not None]
+            try:
+                bound = tighter(given[0], given[-1]).tolist() if given else None
+            except ValueError as error:
+                raise TrimtabError(
+                    f"limits: {name}={given[1]}: the bundle states {given[0]}"
+                ) from error
+            both[name] = tuple(bound) if isinstance(bound, list) else bound
+        return Limits(**both, of_velocities=self.of_velocities)
+
+    def resolved(
+        self, low: ArrayLike, high: ArrayLike, period: float | None
+    ) -> tuple[Values, Values, list[Values]]:
+        """Return the least and the greatest command ``[A]``, and the most of each rate ``[A]``.
+
+        Args:
+            low: lower limits of the bundle's actions ``[A]``.
+            high: upper limits, likewise.
+            period: of a control tick in seconds; None if the bundle names no control rate.
+
+        Raises:
+            TrimtabError: if a limit does not fit, or rates are limited and there is no period.
+        """
+        if period is None and self.of_rates:
+            raise TrimtabError(
+                "limits: the bundle names no control rate, so that a change a second has no "
+                "meaning; give low and high alone"
+            )
+        dim = np.size(low)
+        least, most = (
+            end.astype(np.float64)
+            for end in inward(
+                np.maximum(low, self._of("low", -np.inf, dim)),
+                np.minimum(high, self._of("high", np.inf, dim)),
+            )
+        )
+        if not np.all(least <= most):
+            raise TrimtabError(
+                f"limits: low={self.low} and high={self.high} leave no command within those of "
+                f"the bundle, {np.asarray(low).tolist()} to {np.asarray(high).tolist()}"
+            )
+        most_of = [self._of(name, np.inf, dim) for name in _RATES]
+        if self.of_velocities:
+            least, most = np.maximum(least, -most_of[0]), np.minimum(most, most_of[0])
+        return least, most, most_of
+
+    @property
+    def of_rates(self) -> bool:
+        """Whether a rate is limited, and not positions alone."""
+        return any(getattr(self, name) is not None for name in _RATES)
+
+    def _of(self, name: str, otherwise: float, dim: int) -> Values:
+        value = getattr(self, name)
+        try:
+            found = np.broadcast_to(
+                np.asarray(otherwise if value is None else value, np.float64), (dim,)
+            )
+        except (TypeError, ValueError) as error:
+            raise TrimtabError(f"limits: {name}={value!r}: give one number, or {dim}") from error
+        if np.isnan(found).any():
+            raise TrimtabError(f"limits: {name}={value!r}: is not a number")
+        return found
+
+
+def _number(name: str, value: Any) -> Any:
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if value is not None and not all(type(x) in (int, float) and np.isfinite(x) for x in numbers):
+        raise TrimtabError(f"limits: {name}={value!r}: give a finite number, or a list")
+    return tuple(map(float, value)) if isinstance(value, list | tuple) else value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TrimtabError(f"limits: {name}={value!r}: give true or false")
+    return value
+
+
+NO_LIMITS = Limits()
+"""Says that a robot's commands need no limits besides those of its bundle."""
