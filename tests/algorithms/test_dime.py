@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.off_policy.dime import DIME
+from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.controlled_diffusion import ControlledDiffusionPolicy
 from trimtab.policies.networks.renormed import RenormedPerceptron
 from trimtab.types import Batch, PolicySpec
@@ -325,6 +326,14 @@ def test_its_start_is_the_published_one() -> None:
     ]  # fmt: skip
     assert algorithm.target_cost == 16 and float(algorithm.temperature()) == 1
     assert algorithm.critic.support.tolist() == pytest.approx(torch.linspace(-10, 10, 101).tolist())
+
+
+def test_a_first_step_may_have_any_size_and_the_network_needs_a_layer() -> None:
+    for size in (1e-9, 0.1, 1e4):
+        policy = ControlledDiffusionPolicy(LINE, steps=1, step_size=size)
+        assert policy.step_sizes[0].item() == pytest.approx(size, rel=1e-3)
+    with pytest.raises(TrimtabError, match=r"hidden=\[\]: the network needs a hidden layer"):
+        DIME(Setup(SPEC), hidden=())
 
 
 def test_it_warms_up_with_uniform_actions() -> None:
