@@ -412,6 +412,17 @@ def test_its_start_is_the_published_one() -> None:
             assert (module.bias == 0).all()
 
 
+def test_it_warms_up_with_uniform_actions_and_adds_noise_to_its_own() -> None:
+    algorithm, obs = made(), torch.zeros(4000, 5)
+    uniform, _ = algorithm.explore(obs, warmup=True)
+    third = (((uniform - MIDDLE) / HALF).abs() < 1 / 3).float()
+    assert (third.mean((0, 1)) - 1 / 3).abs().max() < 0.03
+    acted, _ = algorithm.explore(obs, warmup=False)
+    away = (acted - algorithm.policy(obs, torch.zeros(4000, 0))).detach() / HALF
+    assert float(away.std()) == pytest.approx(0.2, rel=0.05)
+    assert away.mean((0, 1)).abs().max() < 0.02
+
+
 def test_solves_a_point_mass() -> None:
     """As SAC does in its tests, through the ring that a run has."""
     sac = load_module(Path(__file__).with_name("test_sac.py"))

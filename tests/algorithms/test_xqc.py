@@ -251,6 +251,13 @@ def test_it_begins_as_published() -> None:
     assert float(algorithm.rate(3)) == pytest.approx(2.1e-4)  # a third of the way
 
 
+def test_it_warms_up_with_uniform_actions() -> None:
+    actions, _ = made().explore(torch.zeros(4000, 5), warmup=True)
+    scaled = (actions - torch.tensor([0.0, 0.75])) / torch.tensor([1.0, 1.25])
+    third = (scaled.abs() < 1 / 3).float().mean((0, 1))
+    assert (third - 1 / 3).abs().max() < 0.03
+
+
 def test_an_export_acts_by_running_statistics(batch_of: BatchOf) -> None:
     algorithm = made()
     for step in range(3):
