@@ -13,7 +13,8 @@ then chance leads from x to the next state. V(s) and V_x(x) are learned, and
 x is known to the task alone. It is the part ``post_decision`` of the *next* observation, so that it
 comes with what follows a decision; the policy is shown it one decision later, when it says nothing
 that the state does not. Without such a part (or with ``observations=flat``) a task counts as one
-without chance: x is then the next observation.
+without chance: x is then the next observation. Of a chunk, x is what its last action led to, so
+that the chance between its actions is in x.
 
 With ``post_critic=false`` it is PPO. As in the paper, nothing is done about a baseline that depends
 on the action, as V_x does: it biases the policy's gradient. Where V_x is the smaller one, it has
