@@ -256,8 +256,9 @@ def test_it_begins_as_published() -> None:
 def test_it_warms_up_with_uniform_actions() -> None:
     actions, _ = made().explore(torch.zeros(4000, 5), warmup=True)
     scaled = (actions - torch.tensor([0.0, 0.75])) / torch.tensor([1.0, 1.25])
-    third = (scaled.abs() < 1 / 3).float().mean((0, 1))
-    assert (third - 1 / 3).abs().max() < 0.03
+    for low in (-1, -1 / 3, 1 / 3):
+        third = ((scaled > low) & (scaled < low + 2 / 3)).float().mean((0, 1))
+        assert (third - 1 / 3).abs().max() < 0.03
 
 
 def test_an_export_acts_by_running_statistics(batch_of: BatchOf) -> None:
