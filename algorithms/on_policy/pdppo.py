@@ -1,29 +1,32 @@
 """PPO with a second critic, of the state between a decision and what chance makes of it.
 
 "A Reinforcement Learning Method for Environments with Stochastic Variables: Post-Decision Proximal
-Policy Optimization with Dual Critic Networks" (arXiv 2504.05150), with the public code. A
+Policy Optimization with Dual Critic Networks" (arXiv 2504.05150), with the public code
+(leokan92/pdppo, ``code/Lake application/agents/``, whose first version differs from the newest). A
 transition is two steps: the action leads from s to the post-decision state x without chance, and
 then chance leads from x to the next state. V(s) and V_x(x) are learned, and
 
-- advantage:  A = R - min(V(s), V_x(x)),  R: discounted rewards to the end of rollout or episode
-- value:      L_V = mean (min(V(s), V_x(x)) - R)^2, whose gradient goes to the smaller of the two
+- advantage:  A = max(R - V(s), R - V_x(x)),  R: discounted rewards to the end of rollout or episode
+- value:      L_V = mean (V(s) - R)^2 + mean (V_x(x) - R)^2, each by the weights of its own critic
 - policy:     PPO's
 
 x is known to the task alone. It is the part ``post_decision`` of the *next* observation, so that it
 comes with what follows a decision; the policy is shown it one decision later, when it says nothing
 that the state does not. Without such a part (or with ``observations=flat``) a task counts as one
-without chance: x is then the next observation.
+without chance: x is then the next observation. Of a chunk, x is what its last action led to, so
+that the chance between its actions is in x.
 
-With ``post_critic=false`` it is PPO. Two things are as in the paper, and nothing is done about
-them. A baseline that depends on the action, as V_x does, biases the policy's gradient. And the
-larger of the two values is not trained in a state, so that neither of them alone is its value: a V
-that bootstraps the last decisions is too high.
+With ``post_critic=false`` it is PPO. As in the paper, nothing is done about a baseline that depends
+on the action, as V_x does: it biases the policy's gradient. Where V_x is the smaller one, it has
+taken from A what the action alone earned or lost.
 
-An adaptation (``faithful`` is False). Deviations from the public code: R is PPO's, with rewards
-divided by the running scale of returns (there: R standardised in each rollout), and with
-``V`` of the last observation where time or the rollout ends (there: 0); one learning rate (there:
-critics three times the actor's); the stored V_x is that of V_x (there, by mistake, of V); no
-schedule of target networks, which there has no effect; actions are continuous.
+An adaptation (``faithful`` is False). Deviations from the public code: a task here has one reward,
+so both values are of the same R (in the newest version V_x is of the rewards of post-decision
+states alone, and V of the rest; in the first version both are of one R, as here, but one loss
+trains the smaller of them); R is PPO's, with rewards divided by the running scale of returns, and
+with ``V`` of the last observation where time or the rollout ends (there: 0); one learning rate and
+one bound on all gradients (there: critics two or three times the actor's); each rollout is learned
+from once (in the newest version a few older ones are kept); actions are continuous.
 """
 
 from __future__ import annotations
@@ -58,9 +61,11 @@ class PDPPO(PPO):
     Args:
         setup: shapes, limits, number of environments and discount.
         post_critic: whether there is V_x; without it, this is PPO.
-        ppo: keywords of :class:`PPO`.
+        ppo: keywords of :class:`PPO`; ``value_clip`` bounds V alone.
     """
 
+    # 2: each critic learns from every state, as in the paper; in 1, the smaller one alone did.
+    revision = 2
     faithful = False
     capturable = True
 
@@ -82,21 +87,24 @@ class PDPPO(PPO):
         found = super().samples(data)
         if not self.post_critic:
             return found
-        assert isinstance(self.critic, TwoValues)
         after = self.actor.normalizer.obs(data.next_obs).flatten(0, 1)
         post = after[:, self.columns]
-        smaller = torch.minimum(found.value, self.critic.of_post(post).squeeze(-1))
-        # R - min(V, V_x) is PPO's R - V, and what V is above V_x.
-        advantage = found.advantage + (found.value - smaller)
-        return PostSamples(**vars(found) | {"value": smaller, "advantage": advantage}, post=post)
+        # The larger one of R - V and R - V_x is PPO's R - V, and what V is above V_x.
+        above = (found.value - self.post_value(post)).clamp(min=0)
+        return PostSamples(**vars(found) | {"advantage": found.advantage + above}, post=post)
 
-    def value(self, part: Samples) -> Tensor:
-        """Return the smaller of V and V_x of a minibatch ``[M]``."""
-        value = super().value(part)
-        if not isinstance(part, PostSamples):
-            return value
+    def value_loss(self, part: Samples) -> Tensor:
+        """Return PPO's loss of V, and the squared error of V_x beside it."""
+        loss = super().value_loss(part)
+        if isinstance(part, PostSamples):
+            loss = loss + (self.post_value(part.post) - part.target).square().mean()
+        return loss
+
+    def post_value(self, post: Tensor) -> Tensor:
+        """Return V_x ``[M]`` of normalised post-decision states ``[M, P]``."""
         assert isinstance(self.critic, TwoValues)
-        return torch.minimum(value, self.critic.of_post(part.post).squeeze(-1))
+        value: Tensor = self.critic.of_post(post).squeeze(-1)
+        return value
 
 
 class TwoValues(nn.Module):

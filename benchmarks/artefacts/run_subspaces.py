@@ -100,7 +100,7 @@ def _measure_of(algorithm: Algorithm) -> Any:
     """Return what measures a method: one that inherits all of how PPO or SAC learns and acts."""
     kind = type(algorithm)
     for parent, parts, measure in (
-        (PPO, ("update", "learn", "samples", "explore"), _of_ppo),
+        (PPO, ("update", "improve", "learn", "samples", "explore"), _of_ppo),
         (SAC, ("update", "update_actor", "explore"), _of_sac),
     ):
         same = (getattr(kind, part) is getattr(parent, part, None) for part in parts)

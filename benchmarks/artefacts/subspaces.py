@@ -13,7 +13,7 @@ products with vectors, so that the matrix is never made. On-policy losses are ta
 of new and old likelihoods is 1, so that no clip is active.
 
 Deviations: by default "all pairs" are 10,000 and not 1,000,000; the gradients are those of the same
-pairs, in minibatches.
+pairs, in minibatches (off-policy, of other draws of as many).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor, nn
+from torch import nn
 
-from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy, spread_tanh
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
 from trimtab.policies.networks.bro import BroNet
 from trimtab.settings import Natural, Size
 from trimtab.types import PolicySpec
@@ -27,6 +27,7 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
     """
 
     built_by_method = True
+    log_std_range = None
 
     def __init__(self, spec: PolicySpec, *, width: Size = 256, blocks: Natural = 1) -> None:
         super().__init__(spec, width=width, blocks=blocks)
@@ -36,9 +37,3 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
         mean, log_std = self.network.output.weight.detach().chunk(2)
         nn.init.orthogonal_(mean, math.sqrt(2.0))
         nn.init.orthogonal_(log_std, 1.0)
-
-    def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
-        mean, log_std = self.network(normalized_obs).chunk(2, dim=-1)
-        log_std = spread_tanh(log_std)
-        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)

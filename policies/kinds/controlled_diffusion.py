@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import mlp
 from trimtab.settings import Positive, Size, Steps
@@ -40,6 +41,9 @@ class ControlledDiffusionPolicy(Policy):
         hidden: widths of the network's hidden layers.
         initial_std: sigma_0.
         step_size: softplus(dt) at the start.
+
+    Raises:
+        TrimtabError: if there is no hidden layer.
     """
 
     built_by_method = True
@@ -55,6 +59,8 @@ class ControlledDiffusionPolicy(Policy):
         initial_std: Positive = 2.5,
         step_size: Positive = 0.1,
     ) -> None:
+        if not hidden:
+            raise TrimtabError("hidden=[]: the network needs a hidden layer, as wide as its times")
         super().__init__(
             spec, (steps + 1, spec.horizon, spec.action_dim), steps=steps, hidden=list(hidden),
             initial_std=initial_std, step_size=step_size,
@@ -65,8 +71,8 @@ class ControlledDiffusionPolicy(Policy):
         left = 1.0 - torch.arange(steps) / steps
         falling = torch.cos(0.5 * math.pi * (offset - left) / offset) ** 2
         self.register_buffer("schedule", 0.99 * falling + 0.01, persistent=False)
-        self.raw_step = nn.Parameter(torch.full((1,), math.log(math.expm1(step_size))))
-        self.raw_friction = nn.Parameter(torch.full((size,), math.log(math.expm1(1.0))))
+        self.raw_step = nn.Parameter(torch.full((1,), inverse_softplus(step_size)))
+        self.raw_friction = nn.Parameter(torch.full((size,), inverse_softplus(1.0)))
 
         width = hidden[0]
         frequencies = torch.linspace(0.1, 100.0, width)
@@ -155,3 +161,8 @@ class ControlledDiffusionPolicy(Policy):
     def chunks(self, flat: Tensor) -> Tensor:
         """Return ``[B, D]`` as ``[B, H, A]``."""
         return flat.reshape(-1, self.spec.horizon, self.spec.action_dim)
+
+
+def inverse_softplus(value: float) -> float:
+    """Return the number whose softplus is ``value``, which is above 0 and may be large."""
+    return value + math.log(-math.expm1(-value))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy, spread_tanh
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
 from trimtab.policies.networks.hyperspherical import Head, make_body
 from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.settings import Count, Size
@@ -26,6 +27,7 @@ class HypersphericalGaussianPolicy(SquashedGaussianPolicy):
     """
 
     built_by_method = True
+    log_std_range = None
     normalizer: RunningNormalizer
 
     def __init__(self, spec: PolicySpec, *, width: Size = 128, blocks: Count = 1) -> None:
@@ -35,8 +37,7 @@ class HypersphericalGaussianPolicy(SquashedGaussianPolicy):
         self.mean_head = Head(width, spec.horizon * spec.action_dim)
         self.log_std_head = Head(width, spec.horizon * spec.action_dim)
 
-    def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
+    def network(self, normalized_obs: Tensor) -> Tensor:
+        """Return means and log standard deviations ``[B, 2 H A]``, one after another."""
         features = self.body(normalized_obs)
-        mean, log_std = self.mean_head(features), spread_tanh(self.log_std_head(features))
-        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
+        return torch.cat([self.mean_head(features), self.log_std_head(features)], dim=-1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
 from trimtab.policies.networks.renormed import RenormedPerceptron
 from trimtab.settings import Size
@@ -27,6 +25,7 @@ class RenormedGaussianPolicy(SquashedGaussianPolicy):
     """
 
     built_by_method = True
+    log_std_range: tuple[float, float] = (-20.0, 2.0)
 
     def __init__(
         self,
@@ -42,14 +41,3 @@ class RenormedGaussianPolicy(SquashedGaussianPolicy):
         self.log_std_range = (log_std_min, log_std_max)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = RenormedPerceptron(spec.obs_dim, hidden, outputs)
-
-    def head(self, normalized_obs: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation before squashing, each ``[B, H, A]``.
-
-        Args:
-            normalized_obs: ``[B, O]``.
-            learning: whether the batch's own statistics normalise it, and the running ones follow.
-        """
-        mean, log_std = self.network(normalized_obs, learning).chunk(2, dim=-1)
-        log_std = log_std.clamp(*self.log_std_range)
-        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)

@@ -24,11 +24,12 @@ _INSIDE = 1.0 - 1e-4
 class SquashedGaussianPolicy(Policy):
     """``action = tanh(mean(obs) + std(obs) * noise)``, scaled to the action limits.
 
-    What policies of this form share, whichever network gives mean and width: a child defines
-    :meth:`head`. Judged at its mode, ``noise = 0``.
+    What policies of this form share, whichever network gives mean and width. Judged at its mode,
+    ``noise = 0``.
 
     Attributes:
-        network: of most children, from normalised observations to mean and width.
+        network: from normalised observations ``[B, O]`` to means and log standard deviations, one
+            after another; a child sets it.
 
     Args:
         spec: shapes and limits.
@@ -41,12 +42,26 @@ class SquashedGaussianPolicy(Policy):
     def __init__(self, spec: PolicySpec, **keywords: Any) -> None:
         super().__init__(spec, (spec.horizon, spec.action_dim), **keywords)
 
+    @property
     @abstractmethod
-    def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what :meth:`distribution` does, for observations already normalised ``[B, O]``."""
+    def log_std_range(self) -> tuple[float, float] | None:
+        """What log standard deviations are clipped to; None: a tanh spreads them from -10 to 2."""
+
+    def head(self, normalized_obs: Tensor, **mode: bool) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation before squashing, each ``[B, H, A]``.
+
+        Args:
+            normalized_obs: ``[B, O]``.
+            mode: passed to the network: ``learning=True`` where batch normalisation goes by the
+                batch's own statistics, and the running ones follow.
+        """
+        mean, log_std = self.network(normalized_obs, **mode).chunk(2, dim=-1)
+        limits = self.log_std_range
+        log_std = spread_tanh(log_std) if limits is None else log_std.clamp(*limits)
+        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
 
     def distribution(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
+        """Return what :meth:`head` does, for raw observations ``[B, O]``."""
         return self.head(self.normalizer.obs(obs))
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
@@ -91,6 +106,8 @@ class TanhGaussianPolicy(SquashedGaussianPolicy):
         TrimtabError: if an action limit is not finite, or ``obs_limit`` is not above 0.
     """
 
+    log_std_range: tuple[float, float] = (-5.0, 2.0)
+
     def __init__(
         self,
         spec: PolicySpec,
@@ -129,12 +146,6 @@ class TanhGaussianPolicy(SquashedGaussianPolicy):
             self._clip_observations(normalizer.limit)
         self.normalizer.obs_shift.copy_(normalizer.obs_shift)
         self.normalizer.obs_scale.copy_(normalizer.obs_scale)
-
-    def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what :meth:`distribution` does, for observations already normalised ``[B, O]``."""
-        mean, log_std = self.network(normalized_obs).chunk(2, dim=-1)
-        log_std = log_std.clamp(*self.log_std_range)
-        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
 
 
 def spread_tanh(output: Tensor, low: float = -10.0, high: float = 2.0) -> Tensor:

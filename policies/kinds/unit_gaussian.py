@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy, spread_tanh
+from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
 from trimtab.policies.networks.unit import UnitNetwork
 from trimtab.settings import Size
 from trimtab.types import PolicySpec
@@ -25,19 +23,9 @@ class UnitGaussianPolicy(SquashedGaussianPolicy):
     """
 
     built_by_method = True
+    log_std_range = None
 
     def __init__(self, spec: PolicySpec, *, width: Size = 128, blocks: Size = 2) -> None:
         super().__init__(spec, width=width, blocks=blocks)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = UnitNetwork(spec.obs_dim, width, outputs, blocks=blocks)
-
-    def head(self, normalized_obs: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation before squashing, each ``[B, H, A]``.
-
-        Args:
-            normalized_obs: ``[B, O]``.
-            learning: whether the batch's own statistics normalise it, and the running ones follow.
-        """
-        mean, log_std = self.network(normalized_obs, learning).chunk(2, dim=-1)
-        log_std = spread_tanh(log_std)
-        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from trimtab.policies.kinds.tanh_gaussian import SquashedGaussianPolicy
 from trimtab.policies.networks.unit import UnitPerceptron
 from trimtab.settings import Size
 from trimtab.types import PolicySpec
-
-_LOG_STD = (-10.0, 2.0)
-"""Range that the logarithm of the standard deviation is clipped to."""
 
 
 class UnitPerceptronGaussianPolicy(SquashedGaussianPolicy):
@@ -27,19 +22,9 @@ class UnitPerceptronGaussianPolicy(SquashedGaussianPolicy):
     """
 
     built_by_method = True
+    log_std_range = (-10.0, 2.0)
 
     def __init__(self, spec: PolicySpec, *, width: Size = 256, layers: Size = 4) -> None:
         super().__init__(spec, width=width, layers=layers)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = UnitPerceptron(spec.obs_dim, width, outputs, layers=layers)
-
-    def head(self, normalized_obs: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation before squashing, each ``[B, H, A]``.
-
-        Args:
-            normalized_obs: ``[B, O]``.
-            learning: whether the batch's own statistics normalise it, and the running ones follow.
-        """
-        mean, log_std = self.network(normalized_obs, learning).chunk(2, dim=-1)
-        log_std = log_std.clamp(*_LOG_STD)
-        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)

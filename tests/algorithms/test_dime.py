@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.off_policy.dime import DIME
+from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.controlled_diffusion import ControlledDiffusionPolicy
 from trimtab.policies.networks.renormed import RenormedPerceptron
 from trimtab.types import Batch, PolicySpec
@@ -129,7 +130,9 @@ def split(atoms: Tensor, mass: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_an_update_is_that_of_the_published_formulas(batch_of: BatchOf, scaled: bool) -> None:
+def test_an_update_is_that_of_the_published_formulas(
+    batch_of: BatchOf, monkeypatch: pytest.MonkeyPatch, scaled: bool
+) -> None:
     rows, rate = 12, 1e-3
     algorithm = made(
         actor_every=1, learning_rate=rate, initial_temperature=0.3, normalize_rewards=scaled,
@@ -147,7 +150,9 @@ def test_an_update_is_that_of_the_published_formulas(batch_of: BatchOf, scaled: 
         assert abs(divisor - 1) > 0.05
     middle, half = torch.tensor([0.0, 0.75]), torch.tensor([1.0, 1.25])
     obs, next_obs = batch.obs.double(), batch.next_obs.double()  # type: ignore[union-attr]
-    stored = ((batch.action - middle) / half).flatten(1).double()
+    chunk = batch.action.flip(0)  # as if episodes had cut the stored ones
+    monkeypatch.setattr(algorithm, "continue_chunks", lambda data: chunk)
+    stored = ((chunk - middle) / half).flatten(1).double()
     torch.manual_seed(9)
     noises = [torch.randn(rows, 4, 2, 2).flatten(2).double() for _ in range(2)]
     actor = doubled(algorithm.actor)
@@ -325,6 +330,14 @@ def test_its_start_is_the_published_one() -> None:
     ]  # fmt: skip
     assert algorithm.target_cost == 16 and float(algorithm.temperature()) == 1
     assert algorithm.critic.support.tolist() == pytest.approx(torch.linspace(-10, 10, 101).tolist())
+
+
+def test_a_first_step_may_have_any_size_and_the_network_needs_a_layer() -> None:
+    for size in (1e-9, 0.1, 1e4):
+        policy = ControlledDiffusionPolicy(LINE, steps=1, step_size=size)
+        assert policy.step_sizes[0].item() == pytest.approx(size, rel=1e-3)
+    with pytest.raises(TrimtabError, match=r"hidden=\[\]: the network needs a hidden layer"):
+        DIME(Setup(SPEC), hidden=())
 
 
 def test_it_warms_up_with_uniform_actions() -> None:

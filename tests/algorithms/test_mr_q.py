@@ -177,6 +177,8 @@ def test_an_update_of_values_is_that_of_the_published_formulas(
     assert sequence is not None
     noise = torch.randn(rows, 2, 2)
     monkeypatch.setattr(torch, "randn_like", lambda x: noise)
+    chunk = batch.action.flip(0)  # as if episodes had cut the stored ones
+    monkeypatch.setattr(algorithm, "continue_chunks", lambda data: chunk)
 
     encoder, of_action = linear(algorithm.policy.encoder), linear(algorithm.model.action)
     of_both, actor = linear(algorithm.model.joint), linear(algorithm.policy.network)
@@ -203,7 +205,7 @@ def test_an_update_of_values_is_that_of_the_published_formulas(
         least = min(through(layers, both).item() for layers in slow_critics)
         targets.append((reward + goes_on * 0.9**used * least * 1.7) / 0.4)
         state = encoded(encoder, sequence.obs[row, 0].double()).detach()
-        action = ((batch.action[row] - MIDDLE) / HALF).flatten().double()
+        action = ((chunk[row] - MIDDLE) / HALF).flatten().double()
         both = joint(of_action, of_both, state, action).detach()
         values.append([through(layers, both)[0] for layers in critics])
         errors.append([abs(value.item() - targets[-1]) for value in values[-1]])
@@ -410,6 +412,17 @@ def test_its_start_is_the_published_one() -> None:
             bound = 2**0.5 * (6 / (inputs + outputs)) ** 0.5
             assert 0.98 * bound < float(module.weight.abs().max()) <= bound
             assert (module.bias == 0).all()
+
+
+def test_it_warms_up_with_uniform_actions_and_adds_noise_to_its_own() -> None:
+    algorithm, obs = made(), torch.zeros(4000, 5)
+    uniform, _ = algorithm.explore(obs, warmup=True)
+    third = (((uniform - MIDDLE) / HALF).abs() < 1 / 3).float()
+    assert (third.mean((0, 1)) - 1 / 3).abs().max() < 0.03
+    acted, _ = algorithm.explore(obs, warmup=False)
+    away = (acted - algorithm.policy(obs, torch.zeros(4000, 0))).detach() / HALF
+    assert float(away.std()) == pytest.approx(0.2, rel=0.05)
+    assert away.mean((0, 1)).abs().max() < 0.02
 
 
 def test_solves_a_point_mass() -> None:

@@ -196,7 +196,9 @@ def test_updates_are_those_of_the_published_code(
         left = list(noises)
         monkeypatch.setattr(algorithm.actor, "sample_noise", lambda rows, left=left: left.pop(0))
         low, high = torch.tensor(SPEC.action_low), torch.tensor(SPEC.action_high)
-        scaled = 2 * (batch.action - low) / (high - low) - 1
+        chunk = batch.action.flip(0)  # as if episodes had cut the stored ones
+        monkeypatch.setattr(algorithm, "continue_chunks", lambda data, chunk=chunk: chunk)
+        scaled = 2 * (chunk - low) / (high - low) - 1
         metrics = algorithm.update(batch)
         critic_loss, actor_loss = by_hand.update(batch, scaled.flatten(1), noises, deviation)
         assert float(metrics["critic_loss"]) == pytest.approx(critic_loss, rel=1e-6)
@@ -249,6 +251,14 @@ def test_it_begins_as_published() -> None:
     algorithm.count.updates += 1000  # two for each of 500 decisions of two steps: the end
     assert float(algorithm.rate(1)) == pytest.approx(3e-5)
     assert float(algorithm.rate(3)) == pytest.approx(2.1e-4)  # a third of the way
+
+
+def test_it_warms_up_with_uniform_actions() -> None:
+    actions, _ = made().explore(torch.zeros(4000, 5), warmup=True)
+    scaled = (actions - torch.tensor([0.0, 0.75])) / torch.tensor([1.0, 1.25])
+    for low in (-1, -1 / 3, 1 / 3):
+        third = ((scaled > low) & (scaled < low + 2 / 3)).float().mean((0, 1))
+        assert (third - 1 / 3).abs().max() < 0.03
 
 
 def test_an_export_acts_by_running_statistics(batch_of: BatchOf) -> None:

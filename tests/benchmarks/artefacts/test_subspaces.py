@@ -288,18 +288,16 @@ def test_the_command_prints_and_writes_shares_and_overlaps(
 
 
 def test_what_cannot_be_measured_is_told_in_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
-    words_of_other = [
-        "env=gym/InvertedPendulum-v5",
-        "algorithm=props",
-        "online_steps=64",
-        f"out={tmp_path}",
-    ]
-    words_of_other += ["eval_episodes=1", "num_envs=1", "algorithm.rollout_steps=32"]
-    other = train(compose_run(words_of_other)).folder
+    task = ["env=gym/InvertedPendulum-v5", "online_steps=64", f"out={tmp_path}", "eval_episodes=1"]
+    task += ["num_envs=1", "algorithm.rollout_steps=32", "algorithm.hidden=[6]"]
+    props, mdpo = (
+        train(compose_run([*task, f"algorithm={name}"])).folder for name in ("props", "mdpo")
+    )
     for words, told in (
         ([f"run={tmp_path}"], "is not the folder of a run"),
         (["run=,"], "names no run"),
-        ([f"run={other}"], "a run of PROPS cannot be measured"),
+        ([f"run={props}"], "a run of PROPS cannot be measured"),
+        ([f"run={mdpo}"], "a run of MDPO cannot be measured"),
         ([f"run={runs['early']}", "dimensions=1,x"], "must be whole numbers of at least 1"),
         ([f"run={runs['early']}", "dimensions=500"], "too few weights for 500 directions"),
         ([f"run={runs['early']},{runs['sac']}", "dimensions=1", "pairs=32"], "weights of the"),
