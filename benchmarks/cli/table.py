@@ -137,7 +137,8 @@ COMMANDS: dict[str, Command] = {
             ),
             "out": Setting(
                 "",
-                "folder to write the rows to; trimtab leaderboard runs=<out> reads it; offline: "
+                "folder to write the rows to, and vla_eval.json, the result as vla-eval writes it; "
+                "trimtab leaderboard runs=<out> reads the rows; offline: "
                 "folder for the rank correlation of estimates and true returns",
             ),
             "video_episodes": Setting(
@@ -280,6 +281,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
             "trimtab export run=runs/…/seed0 out=flowing chunking=rtc",
+            "trimtab export run=runs/…/seed0 out=for-lerobot as=lerobot",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
@@ -293,6 +295,11 @@ COMMANDS: dict[str, Command] = {
                 "rtc: the next chunk is drawn to the one that is being played; rti: its sampling "
                 "begins late, with that one; default: neither",
                 ("rtc", "rti"),
+            ),
+            "as": Setting(
+                "bundle",
+                "lerobot: a policy folder of LeRobot, with the bundle in it",
+                ("bundle", "lerobot"),
             ),
         },
         within=("policy.",),

@@ -12,17 +12,24 @@ __all__ = ["export"]
 
 
 def export(
-    run: str, out: str, env: str, weights: str, chunking: str, overrides: Sequence[str] = ()
+    run: str,
+    out: str,
+    env: str,
+    weights: str,
+    chunking: str,
+    overrides: Sequence[str] = (),
+    **layout: str,
 ) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
     settings = policy_settings(list(overrides))
     if env and settings:
         raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
     errors = export_policy(
-        run, out, env=env, weights=weights == "true", chunking=chunking, settings=settings
-    )
+        run, out, env=env, weights=weights == "true", chunking=chunking, settings=settings,
+        lerobot=layout["as"] == "lerobot",
+    )  # fmt: skip
     print_line(
-        f"bundle: {out}; golden rows replay within "
+        f"{layout['as']}: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )
     return 0
