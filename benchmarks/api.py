@@ -220,6 +220,7 @@ def export(
     env: str | None = None,
     weights: bool = True,
     chunking: str | None = None,
+    lerobot: bool = False,
     **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
@@ -231,6 +232,7 @@ def export(
         env: task of a ``.zip``, which does not name it.
         weights: False for the graph alone, which others can run and steer.
         chunking: ``rtc`` or ``rti`` for a policy that goes on from the chunk that is being played.
+        lerobot: True for a policy folder of LeRobot, with the bundle in it.
         settings: of how the policy acts, that differ from its training, such as
             ``sampling_steps=2``.
 
@@ -249,7 +251,7 @@ def export(
     with torch_defaults():
         export_policy(
             source, target, env=env or "", weights=weights, chunking=chunking or "",
-            settings=settings,
+            settings=settings, lerobot=lerobot,
         )  # fmt: skip
     return Path(target)
 
