@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,32 +24,14 @@ from trimtab.policies.robot.runner import PolicyRunner
 from trimtab.policies.runtime import load_policy
 from trimtab.policies.serving.protocol import is_server
 
-__all__ = ["LeRobotLink", "LeRobotRobot", "connect"]
-
-
-class LeRobotRobot(Protocol):
-    """What is used of LeRobot's ``Robot``."""
-
-    @property
-    def observation_features(self) -> Mapping[str, Any]:
-        """Type of each number that it observes, and shape of each picture, by name."""
-
-    @property
-    def action_features(self) -> Mapping[str, Any]:
-        """Type of each number of an action, by name."""
-
-    def get_observation(self) -> Mapping[str, Any]:
-        """Return what it observes."""
-
-    def send_action(self, action: dict[str, Any]) -> Any:
-        """Move."""
+__all__ = ["LeRobotLink", "connect"]
 
 
 class LeRobotLink:
     """Turns a robot's dictionaries into a policy's arrays, and back.
 
     Args:
-        robot: connected.
+        robot: of LeRobot's class ``Robot``, connected.
         config: the ``config.json`` of the bundle.
         names: the robot's keys by the bundle's names, of those that differ.
 
@@ -59,7 +41,7 @@ class LeRobotLink:
     """
 
     def __init__(
-        self, robot: LeRobotRobot, config: Mapping[str, Any], names: Mapping[str, str] | None = None
+        self, robot: Any, config: Mapping[str, Any], names: Mapping[str, str] | None = None
     ) -> None:
         self._robot = robot
         described, renamed = described_in(config), dict(names or {})
@@ -100,13 +82,13 @@ class LeRobotLink:
 
 
 def connect(
-    robot: LeRobotRobot, policy: str | Path, *, names: Mapping[str, str] | None = None,
+    robot: Any, policy: str | Path, *, names: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> tuple[PolicyRunner, LeRobotLink]:  # fmt: skip
     """Open a policy for a robot, and compare their names.
 
     Args:
-        robot: connected.
+        robot: of LeRobot's class ``Robot``, connected.
         policy: folder of a bundle, or a server's address.
         names: as of :class:`LeRobotLink`.
         settings: of ``load_policy``, or of ``ServedRunner``.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.benchmarks.training.evaluate import EpisodeScore, Scores
+from trimtab.benchmarks.training.evaluate import Scores
 from trimtab.version import __version__
 
 __all__ = ["VLA_EVAL", "vla_eval_result"]
@@ -31,41 +31,29 @@ def vla_eval_result(
         timed: settings of simulated time; empty where the simulator waits for the policy, which
             vla-eval calls ``sync``.
     """
-    episodes = [
+    episodes: list[dict[str, Any]] = [
         {
             "episode_id": one.eval_episode,
-            "metrics": _metrics(one),
+            "metrics": ({} if one.success is None else {"success": one.success})
+            | {"return": one.return_},
             "steps": one.length,
             "elapsed_sec": round(one.seconds, 3),
         }
         for one in scores.episodes
     ]
-    names = list(_metrics(scores.episodes[0]))
-    means = {
-        f"mean_{name}": float(np.mean([_metrics(one)[name] for one in scores.episodes]))
-        for name in names
-    }
-    task = {
-        "task": facts["env"],
-        "episodes": episodes,
-        "num_episodes": len(episodes),
-        "avg_steps": float(np.mean([one.length for one in scores.episodes])),
-        **means,
-    }
+    metrics: list[dict[str, Any]] = [episode["metrics"] for episode in episodes]
+    means = {f"mean_{name}": float(np.mean([m[name] for m in metrics])) for name in metrics[0]}
+    steps = float(np.mean([one.length for one in scores.episodes]))
+    task = {"task": facts["env"], "episodes": episodes, "num_episodes": len(episodes)}
     return {
         "benchmark": "trimtab",
         "mode": "simulated_delay" if timed else "sync",
         "harness_version": f"trimtab {__version__}",
         "created_at": datetime.now(UTC).isoformat(),
-        "tasks": [task],
+        "tasks": [{**task, "avg_steps": steps, **means}],
         "config": {**facts, "params": {"seed": seed}},
         "num_errors": 0,
         "seed": seed,
-        "metric_keys": dict.fromkeys(names, "mean"),
+        "metric_keys": dict.fromkeys(metrics[0], "mean"),
         **means,
     }
-
-
-def _metrics(one: EpisodeScore) -> dict[str, Any]:
-    found = {} if one.success is None else {"success": one.success}
-    return {**found, "return": one.return_}
