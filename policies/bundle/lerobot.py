@@ -191,7 +191,7 @@ class BatchPolicy:
     ) -> None:
         self.contract, self.features = files.contract, dict(features)
         self._policy = OnnxPolicy(files.contract, files.model, "LeRobot policy")
-        self.error = self._policy.check(files.golden)
+        self._policy.check(files.golden)
         self.act_steps = files.contract.act_steps if act_steps is None else act_steps
         self._seed, self._inputs = seed, dict(inputs or {})
         given = files.contract.evaluate_deterministic
