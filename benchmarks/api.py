@@ -221,6 +221,7 @@ def export(
     weights: bool = True,
     chunking: str | None = None,
     limits: Mapping[str, Any] | None = None,
+    lerobot: bool = False,
     **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
@@ -234,6 +235,7 @@ def export(
         chunking: ``rtc`` or ``rti`` for a policy that goes on from the chunk that is being played.
         limits: of a robot's commands, such as ``{"velocity": 1.0}``; None for those that the bundle
             or the run's contract states.
+        lerobot: True for a policy folder of LeRobot, with the bundle in it.
         settings: of how the policy acts, that differ from its training, such as
             ``sampling_steps=2``.
 
@@ -252,7 +254,7 @@ def export(
     with torch_defaults():
         export_policy(
             source, target, env=env or "", weights=weights, chunking=chunking or "",
-            settings=settings, limits=limits,
+            settings=settings, limits=limits, lerobot=lerobot,
         )  # fmt: skip
     return Path(target)
 

@@ -29,6 +29,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.files import described_in
+from trimtab.policies.bundle.lerobot import write_lerobot
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
 from trimtab.policies.kinds.real_time_chunking import RealTimeChunkingPolicy
@@ -78,6 +79,7 @@ def export_policy(
     chunking: str = "",
     settings: Mapping[str, Any] | None = None,
     limits: Mapping[str, Any] | None = None,
+    lerobot: bool = False,
 ) -> dict[str, float]:
     """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
 
@@ -90,6 +92,7 @@ def export_policy(
         settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
         limits: entries of :class:`Limits` for the robot's commands; None for those that a bundle
             states, or that the run's contract did.
+        lerobot: whether the folder has the layout of LeRobot's policies, with the bundle in it.
 
     Returns:
         The largest difference of the golden rows for each backend.
@@ -123,7 +126,14 @@ def export_policy(
             export_bundle, source, settings=settings, chunking=chunking, limits=limits
         )
     )
-    return write(target) if weights else export_black_box(write, target)
+    if not weights:
+        write = functools.partial(export_black_box, write)
+    if not lerobot:
+        return write(target)
+    with tempfile.TemporaryDirectory() as folder:
+        errors = write(Path(folder) / "bundle")
+        write_lerobot(Path(folder) / "bundle", target)
+    return errors
 
 
 def export_bundle(

@@ -137,7 +137,8 @@ COMMANDS: dict[str, Command] = {
             ),
             "out": Setting(
                 "",
-                "folder to write the rows to; trimtab leaderboard runs=<out> reads it; offline: "
+                "folder to write the rows to, and vla_eval.json, the result as vla-eval writes it; "
+                "trimtab leaderboard runs=<out> reads the rows; offline: "
                 "folder for the rank correlation of estimates and true returns",
             ),
             "video_episodes": Setting(
@@ -281,6 +282,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
             "trimtab export run=runs/…/seed0 out=flowing chunking=rtc",
             "trimtab export run=runs/…/seed0 out=my-bundle limits='{velocity: 1.0}'",
+            "trimtab export run=runs/…/seed0 out=for-lerobot as=lerobot",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
@@ -300,6 +302,11 @@ COMMANDS: dict[str, Command] = {
                 "limits of a robot's commands, such as {velocity: 1.0, acceleration: 5.0}, or a "
                 "YAML file that has them; default: those that the bundle or the run's contract "
                 "states",
+            ),
+            "as": Setting(
+                "bundle",
+                "lerobot: a policy folder of LeRobot, with the bundle in it",
+                ("bundle", "lerobot"),
             ),
         },
         within=("policy.",),

@@ -26,7 +26,7 @@ from trimtab.policies.bundle.files import (
     replay_error,
 )
 
-__all__ = ["OnnxPolicy", "PolicyFiles", "open_policy", "read_policy"]
+__all__ = ["OnnxPolicy", "PolicyFiles", "open_policy", "policy_files", "read_policy"]
 
 
 class PolicyFiles(NamedTuple):
@@ -55,12 +55,20 @@ def read_policy(folder: str | Path) -> PolicyFiles:
     Raises:
         TrimtabError: if a file is missing or was changed, or the bundle has no graph.
     """
-    config, files = read_files(folder)
-    contract = Contract.parse(config, f"bundle {folder}")
-    golden = read_golden(files[GOLDEN], contract, str(Path(folder) / GOLDEN))
+    return policy_files(*read_files(folder), f"bundle {folder}")
+
+
+def policy_files(config: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> PolicyFiles:
+    """Return what a robot reads of files that were checked against their hashes.
+
+    Raises:
+        TrimtabError: if they do not fit one another, or there is no graph; ``where`` names them.
+    """
+    contract = Contract.parse(config, where)
+    golden = read_golden(files[GOLDEN], contract, f"{where}: {GOLDEN}")
     if ONNX not in files:
         raise TrimtabError(
-            f"bundle {folder}: has no {ONNX}; make a complete bundle of its run by trimtab export"
+            f"{where}: has no {ONNX}; make a complete bundle of its run by trimtab export"
         )
     return PolicyFiles(
         contract, files[ONNX], golden, str(config["sha256"]), config, files.get(WARNING)
@@ -94,14 +102,14 @@ class OnnxPolicy:
 
     Args:
         contract: of the bundle.
-        model: the bytes of its graph.
+        model: the bytes of its graph; None where a subclass computes elsewhere.
         where: what errors call it.
 
     Raises:
         TrimtabError: if onnxruntime cannot open the graph, or the graph does not fit the contract.
     """
 
-    def __init__(self, contract: Contract, model: bytes, where: str) -> None:
+    def __init__(self, contract: Contract, model: bytes | None, where: str) -> None:
         self.contract = contract
         self.obs_dim = contract.obs_dim
         self.action_dim = contract.action_dim
@@ -111,7 +119,7 @@ class OnnxPolicy:
         self.action_low: Array = np.array(contract.action_low, dtype=np.float32)
         self.action_high: Array = np.array(contract.action_high, dtype=np.float32)
         self._where = where
-        self._session = _session(model, contract, where)
+        self._session = None if model is None else _session(model, contract, where)
 
     def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], noise: ArrayLike) -> Array:
         """Return the action chunks ``[B, H, A]`` of ``obs [B, O]`` and ``noise [B, *noise_shape]``.
@@ -153,6 +161,7 @@ class OnnxPolicy:
             TrimtabError: if onnxruntime fails.
         """
         parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
+        assert self._session is not None
         try:
             (action,) = self._session.run(["action"], {**parts, "noise": noise})
         except Exception as error:  # onnxruntime's errors share no public base class

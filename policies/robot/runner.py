@@ -63,7 +63,7 @@ class PolicyRunner(OnnxPolicy):
 
     Args:
         contract: of the bundle.
-        model: the bytes of its graph.
+        model: the bytes of its graph; None where a subclass computes elsewhere.
         where: what errors call it.
         seed: seed of the noise.
         deterministic: whether :meth:`step` uses zero noise; None for what the contract says.
@@ -81,7 +81,7 @@ class PolicyRunner(OnnxPolicy):
     def __init__(
         self,
         contract: Contract,
-        model: bytes,
+        model: bytes | None,
         where: str,
         *,
         seed: int = 0,

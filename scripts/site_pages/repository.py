@@ -22,7 +22,9 @@ _SHOWN = (".png", ".csv")
 """Endings of result files that the site carries as they are."""
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".cff": "yaml"}
 _NOTEBOOK = "docs/examples/from_python.ipynb"
-_EXAMPLES = ("docs/examples/my-lab", "docs/examples/ros2")
+_EXAMPLES = (
+    "docs/examples/my-lab", "docs/examples/ros2", "docs/examples/lerobot_policy_trimtab",
+)  # fmt: skip
 _RESULTS = "benchmarks/results"
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trimtab.benchmarks.artefacts import video as films
+from trimtab.benchmarks.artefacts.vla_eval import VLA_EVAL, vla_eval_result
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.board.stats import Interval
@@ -25,7 +26,7 @@ from trimtab.benchmarks.training.evaluate import Scores
 from trimtab.benchmarks.training.judging import BundleJudge, task_of
 from trimtab.benchmarks.training.rows import FILE_NAME, write_episodes
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_directory
+from trimtab.files import atomic_directory, atomic_write_json
 from trimtab.policies.serving.protocol import is_server
 
 __all__ = ["evaluate"]
@@ -94,6 +95,7 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
             with atomic_directory(out) as beside:
                 rows = judge.rows(scores, deterministic=zero_noise, timed=timed)
                 write_episodes(beside / FILE_NAME, rows)
+                atomic_write_json(beside / VLA_EVAL, vla_eval_result(scores, facts, seed, timed))
         _print_scores(facts, scores, asked["format"])
         if out:
             print_line(f"rows: {out}", error=True)

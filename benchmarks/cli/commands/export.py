@@ -20,6 +20,7 @@ def export(
     chunking: str,
     limits: str,
     overrides: Sequence[str] = (),
+    **layout: str,
 ) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
     settings = policy_settings(list(overrides))
@@ -28,9 +29,10 @@ def export(
     errors = export_policy(
         run, out, env=env, weights=weights == "true", chunking=chunking, settings=settings,
         limits=command_limits("export", limits) if limits else None,
+        lerobot=layout["as"] == "lerobot",
     )  # fmt: skip
     print_line(
-        f"bundle: {out}; golden rows replay within "
+        f"{layout['as']}: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )
     return 0

@@ -268,5 +268,9 @@ def test_rows_of_an_evaluation_are_put_into_a_new_folder(tiny: Any, tmp_path: Pa
     assert run(call) == 0
     (row,) = collect_episodes(tmp_path / "new").to_pylist()
     assert (row["eval_seed"], row["eval_episode"]) == (7, 0)
+    result = json.loads((tmp_path / "new" / "vla_eval.json").read_text())
+    (episode,) = result["tasks"][0]["episodes"]
+    assert (result["seed"], episode["steps"]) == (7, row["length"])
+    assert episode["metrics"]["return"] == row["return"]
     with pytest.raises(TrimtabError, match="is there already"):
         run(call)
