@@ -18,6 +18,7 @@ from trimtab.policies.bundle.limits import NO_LIMITS, Limits
 from trimtab.policies.bundle.onnx_policy import read_policy
 from trimtab.policies.robot.fallback import Damp, Fallback, Hold, PlayOut, SafeAction
 from trimtab.policies.robot.inference import Worker
+from trimtab.policies.robot.limits import check_limited
 from trimtab.policies.robot.log import TickLog
 from trimtab.policies.robot.loop import control_loop
 from trimtab.policies.robot.modes import (
@@ -89,11 +90,7 @@ def load_policy(
     files = read_policy(folder)
     # Here, and nowhere below: this function opens a bundle to drive a robot. What judges, serves or
     # times one asks it for answers alone, and simulators limit their commands themselves.
-    if limits is None and files.contract.limits is None:
-        raise TrimtabError(
-            f"bundle {folder}: states no limits of the robot's commands; give limits=Limits(…), "
-            "write them by trimtab export limits=…, or say limits=NO_LIMITS"
-        )
+    check_limited(files.contract, limits, f"bundle {folder}")
     if apart and fallback is None:
         raise TrimtabError(
             "load_policy: apart=True needs a fallback, which is played until the first answer comes"

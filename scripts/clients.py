@@ -141,7 +141,7 @@ def lerobot(work: Path, address: str) -> None:
 
     from trimtab.policies.lerobot import connect
     from trimtab.policies.robot.loop import control_loop
-    from trimtab.policies.runtime import load_policy
+    from trimtab.policies.runtime import NO_LIMITS, load_policy
 
     ours = np.load(work / "ours.npz")
     logging.disable(logging.WARNING)
@@ -206,7 +206,7 @@ def lerobot(work: Path, address: str) -> None:
         "--play_sounds=false", "--return_to_initial_position=false",
     ]  # fmt: skip
     lerobot_rollout.main()
-    runner = load_policy(work / "bundle")
+    runner = load_policy(work / "bundle", limits=NO_LIMITS)
     expected = [runner.step([seen[joint] for joint in JOINTS]) for seen in Arm.seen[1:]]
     sent = [[action[joint] for joint in JOINTS] for action in Arm.sent]
     if len(sent) < TICKS:
@@ -218,12 +218,12 @@ def lerobot(work: Path, address: str) -> None:
     for name, place in (("a bundle", work / "bundle"), ("a server", address)):
         arm = Arm(ArmConfig(calibration_dir=work))
         arm.connect()
-        runner, link = connect(arm, place)
+        runner, link = connect(arm, place, limits=NO_LIMITS)
         runner.reset(action=link.position())
         Arm.seen.clear()
         report = control_loop(runner, link.observe, link.act, ticks=TICKS)
         runner.close()
-        again = load_policy(work / "bundle")
+        again = load_policy(work / "bundle", limits=NO_LIMITS)
         wanted = [again.step([seen[joint] for joint in JOINTS]) for seen in Arm.seen]
         if report.skipped:
             raise SystemExit("the machine is too busy: ticks were left out; run this again")
@@ -251,7 +251,7 @@ def write_what_is_read(work: Path) -> None:
     from trimtab.policies.bundle.lerobot import write_lerobot
     from trimtab.policies.bundle.onnx_policy import read_policy
     from trimtab.policies.kinds.flow import FlowPolicy
-    from trimtab.policies.runtime import load_policy
+    from trimtab.policies.runtime import NO_LIMITS, load_policy
     from trimtab.types import PolicySpec
 
     torch.manual_seed(0)
@@ -263,7 +263,7 @@ def write_what_is_read(work: Path) -> None:
     }  # fmt: skip
     bundle = save_bundle(policy, work / "bundle", contract=contract)
     write_lerobot(bundle, work / "lerobot")
-    runner, golden = load_policy(bundle), read_policy(bundle).golden
+    runner, golden = load_policy(bundle, limits=NO_LIMITS), read_policy(bundle).golden
     obs = np.random.default_rng(0).normal(size=(TICKS, len(JOINTS))).astype(np.float32)
     np.savez(work / "ours.npz", obs=obs, actions=[runner.step(row) for row in obs],
              **{f"golden_{name}": rows for name, rows in golden.items()})  # fmt: skip

@@ -6,10 +6,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.limits import Limits, Values
 from trimtab.policies.robot.plan import Array
 
-__all__ = ["Limiter", "limited_velocity"]
+__all__ = ["Limiter", "check_limited", "limited_velocity"]
+
+
+def check_limited(contract: Contract, given: Limits | None, where: str) -> None:
+    """Check that somebody states limits of a robot's commands, before a policy drives it.
+
+    Raises:
+        TrimtabError: if neither the bundle, which ``where`` names, nor its user does.
+    """
+    if given is None and contract.limits is None:
+        raise TrimtabError(
+            f"{where}: states no limits of the robot's commands; give limits=Limits(…), write them "
+            "by trimtab export limits=…, or say limits=NO_LIMITS"
+        )
 
 
 def limited_velocity(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trimtab.policies.agent import ArrayObs
+from trimtab.policies.robot.limits import check_limited
 from trimtab.policies.robot.plan import Array
 from trimtab.policies.robot.runner import PolicyRunner
 from trimtab.policies.serving.client import PolicyClient
@@ -28,14 +29,15 @@ class ServedRunner(PolicyRunner):
             ``limits``.
 
     Raises:
-        TrimtabError: if there is no such server, its golden rows do not replay, or a setting does
-            not fit its policy.
+        TrimtabError: if there is no such server, its golden rows do not replay, a setting does not
+            fit its policy, or nobody states limits.
     """
 
     def __init__(self, address: str, *, seconds: float = 60.0, **settings: Any) -> None:
         self._client = PolicyClient(address, seconds=seconds)
         self.config = self._client.config
         try:
+            check_limited(self._client.contract, settings.get("limits"), address)
             super().__init__(self._client.contract, None, address, **settings)
         except BaseException:
             self._client.close()

@@ -26,7 +26,13 @@ from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
 from trimtab.policies.networks.samplers import Euler
 from trimtab.policies.robot.modes import chunk_weights
 from trimtab.policies.robot.replay import replay
-from trimtab.policies.runtime import Hold, RealTimeChunking, RealTimeIteration, load_policy
+from trimtab.policies.runtime import (
+    NO_LIMITS,
+    Hold,
+    RealTimeChunking,
+    RealTimeIteration,
+    load_policy,
+)
 from trimtab.types import Batch, PolicySpec
 
 ROWS, HORIZON, DIM = 5, 6, 2
@@ -293,12 +299,15 @@ def chunked(
 def test_the_graphs_are_those_of_torch_and_without_a_plan_plain_ones(
     chunked: Callable[[str], Path], bundle_of: BundleOf
 ) -> None:
-    plain = load_policy(bundle_of("flow"))
+    plain = load_policy(bundle_of("flow"), limits=NO_LIMITS)
     generator = np.random.default_rng(0)
     obs = generator.normal(size=(9, 6)).astype(np.float32)
     noise = generator.normal(size=(9, 4, 2)).astype(np.float32)
     for word, name, shape in (("rtc", WEIGHTS, (4,)), ("rti", RESTART, (1,))):
-        graph, whole = load_policy(chunked(word)), load_bundle(chunked(word)).policy
+        graph, whole = (
+            load_policy(chunked(word), limits=NO_LIMITS),
+            load_bundle(chunked(word)).policy,
+        )
         told = {
             "obs": obs, PREVIOUS: generator.uniform(-0.3, 1, (9, 4, 2)).astype(np.float32),
             name: np.zeros((9, *shape), np.float32),
@@ -329,7 +338,13 @@ def test_a_robot_tells_its_policy_the_plan_and_its_log_is_played_again(
 ) -> None:
     mode = RealTimeChunking(2, schedule="linear") if word == "rtc" else RealTimeIteration(2)
     runner = load_policy(
-        chunked(word), seed=5, deterministic=False, mode=mode, fallback=Hold(), log=tmp_path / "log"
+        chunked(word),
+        limits=NO_LIMITS,
+        seed=5,
+        deterministic=False,
+        mode=mode,
+        fallback=Hold(),
+        log=tmp_path / "log",
     )
     for tick, obs in enumerate(observations(20)):
         if tick != 9:
@@ -341,7 +356,9 @@ def test_a_robot_tells_its_policy_the_plan_and_its_log_is_played_again(
     runner.step(first)
     old = runner.plan().actions
     runner.step(second)
-    noise = load_policy(chunked(word), seed=7, deterministic=False).sample_noise(2)
+    noise = load_policy(chunked(word), seed=7, deterministic=False, limits=NO_LIMITS).sample_noise(
+        2
+    )
     told = {"obs": third[None], PREVIOUS: np.zeros((1, 4, 2), np.float32)}
     told[PREVIOUS][0, :2] = old[1:]
     if word == "rtc":
@@ -359,7 +376,12 @@ def test_in_another_process_the_plan_is_told_too(
     chunked: Callable[[str], Path], tmp_path: Path
 ) -> None:
     runner = load_policy(
-        chunked("rtc"), mode=RealTimeChunking(2), fallback=Hold(), apart=True, log=tmp_path / "log"
+        chunked("rtc"),
+        limits=NO_LIMITS,
+        mode=RealTimeChunking(2),
+        fallback=Hold(),
+        apart=True,
+        log=tmp_path / "log",
     )
     try:
         runner.reset(action=(0.5, 0.25))

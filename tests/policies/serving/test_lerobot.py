@@ -25,7 +25,7 @@ from trimtab.policies.bundle.lerobot import LEROBOT_FILES, BatchPolicy, read_pac
 from trimtab.policies.bundle.onnx_policy import OnnxPolicy, read_policy
 from trimtab.policies.lerobot import LeRobotLink, connect
 from trimtab.policies.robot.loop import control_loop
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.runtime import NO_LIMITS, load_policy
 
 BundleOf = Callable[[str], Path]
 STATE = {"observation.state": (6,)}
@@ -68,7 +68,7 @@ def test_a_folder_of_lerobot_has_its_files_and_the_bundle(
 
 def test_a_batch_of_robots_acts_as_each_alone(packed: Path, bundle_of: BundleOf) -> None:
     policy = BatchPolicy(read_packed(packed / "model.safetensors"), STATE, seed=5)
-    runners = [load_policy(bundle_of("flow"), seed=5 + row) for row in range(2)]
+    runners = [load_policy(bundle_of("flow"), seed=5 + row, limits=NO_LIMITS) for row in range(2)]
     seen = states(2, 12)
     for episode in range(2):
         policy.reset()
@@ -116,7 +116,7 @@ def test_pictures_histories_and_inputs_come_as_lerobot_has_them(
     shapes = {name: tuple(one["shape"]) for name, one in features.items()}
     files = read_packed(folder / "model.safetensors")
     policy = BatchPolicy(files, shapes, inputs={"guidance": 3.0})
-    runner = load_policy(parts_bundle)
+    runner = load_policy(parts_bundle, limits=NO_LIMITS)
     runner.reset(guidance=3.0)
     generator = np.random.default_rng(6)
     for tick in range(4):
@@ -185,7 +185,7 @@ def test_the_command_writes_it(bundle_of: BundleOf, tmp_path: Path, capsys: Any)
     out = tmp_path / "out"
     assert run(["export", f"run={bundle_of('flow')}", f"out={out}", "as=lerobot"]) == 0
     assert capsys.readouterr().out.startswith(f"lerobot: {out}; golden rows replay within")
-    runner = load_policy(bundle_of("flow"), deterministic=True)
+    runner = load_policy(bundle_of("flow"), deterministic=True, limits=NO_LIMITS)
     policy = BatchPolicy(read_packed(out / "model.safetensors"), STATE, deterministic=True)
     seen = states(1, 1)[0]
     chunk = policy.chunk({"observation.state": seen})
@@ -247,7 +247,7 @@ def named(copy_of: BundleOf, reseal: Callable[..., None]) -> Path:
 
 
 def test_a_robot_of_lerobot_is_driven_by_a_bundle_and_by_a_server(named: Path) -> None:
-    runner = load_policy(named)
+    runner = load_policy(named, limits=NO_LIMITS)
     seen, expected = {name: 0.1 * place for place, name in enumerate(JOINTS)}, []
     for _ in range(7):
         action = runner.step([seen[name] for name in JOINTS])
@@ -256,7 +256,9 @@ def test_a_robot_of_lerobot_is_driven_by_a_bundle_and_by_a_server(named: Path) -
     with running(named) as server:
         for place in (named, server.address):
             arm = Arm()
-            policy, link = connect(arm, place)
+            with pytest.raises(TrimtabError, match="states no limits"):
+                connect(arm, place)
+            policy, link = connect(arm, place, limits=NO_LIMITS)
             assert link.position().tolist() == np.float32([0.0, 0.2]).tolist()
             policy.reset(action=link.position())
             report = control_loop(policy, link.observe, link.act, ticks=7, rate=10.0)
