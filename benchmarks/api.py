@@ -200,16 +200,18 @@ def export(
     out: str | os.PathLike[str],
     *,
     env: str | None = None,
+    contract: str | os.PathLike[str] | None = None,
     weights: bool = True,
     **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
 
     Args:
-        run: folder of a run or a bundle, what :func:`train` returned, or a ``.zip`` of
-            Stable-Baselines3.
+        run: folder of a run or a bundle, what :func:`train` returned, or a weight file of another
+            library.
         out: folder of the bundle; an older bundle there is replaced.
-        env: task of a ``.zip``, which does not name it.
+        env: task of a weight file, which does not name it.
+        contract: file that says what a weight file does not.
         weights: False for the graph alone, which others can run and steer.
         settings: of how the policy acts, that differ from its training, such as
             ``sampling_steps=2``.
@@ -227,7 +229,14 @@ def export(
     target = _path("export", "out", out)
     source = _path("export", "run", run)
     with torch_defaults():
-        export_policy(source, target, env=env or "", weights=weights, settings=settings)
+        export_policy(
+            source,
+            target,
+            env=env or "",
+            contract=_path("export", "contract", contract) if contract else "",
+            weights=weights,
+            settings=settings,
+        )
     return Path(target)
 
 

@@ -37,6 +37,7 @@ Layer = tuple[Tensor, Tensor]
 Limits = tuple[tuple[float, ...], tuple[float, ...]]
 """Lower and upper limits of actions, each ``[A]``, raw units."""
 
+_STATISTICS = ("mean", "variance")
 NONE, FILE, TANH = "none", "file", "tanh"
 """Words of a contract: no statistics, or those of the weight file; no output function, or tanh."""
 
@@ -114,10 +115,15 @@ class Formula:
         with readable(f"statistics {path}"):
             with zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
                 mean, variance = (
-                    np.lib.format.read_array(io.BytesIO(member(archive, f"{name}.npy")))
-                    for name in ("mean", "variance")
+                    _array(io.BytesIO(member(archive, f"{name}.npy"))) for name in _STATISTICS
                 )
-            return self.scaler(mean, np.sqrt(variance.astype(np.float64)))
+            return self.scaler(mean, np.sqrt(variance))
+
+
+def _array(file: io.BytesIO) -> NDArray[np.float64]:
+    """Return the numbers of an ``.npy``; one of objects is refused."""
+    read: Any = np.lib.format.read_array  # numpy 1.26 does not say its types
+    return np.asarray(read(file, allow_pickle=False), np.float64)
 
 
 GYMNASIUM = Formula(lambda std: np.sqrt(std**2 + 1e-8), 10.0)
@@ -202,7 +208,11 @@ class Actor:
             if len(before) != after.shape[1]:
                 raise TrimtabError(f"{self.where}: its layers do not fit one another")
         outputs = len(self.layers[-1][1])
-        if outputs % self.action_dim or (self.log_std is not None and outputs != self.action_dim):
+        if (
+            not self.action_dim
+            or outputs % self.action_dim
+            or (self.log_std is not None and outputs != self.action_dim)
+        ):
             raise TrimtabError(f"{self.where}: its layers do not fit one another")
         have, need = (self.obs_dim, self.action_dim), (spec.obs_dim, spec.action_dim)
         if have != need:

@@ -52,7 +52,7 @@ _STUBS = (
     "omegaconf.", "brax.", "flax.", "typing ", "pathlib ", "torch device",
     *(f"{module}.multiarray scalar" for module in ("numpy.core", "numpy._core")),
     *(f"{module} {name}" for module in ("builtins", "__builtin__")
-      for name in ("bool", "dict", "float", "int", "list", "str", "tuple")),
+      for name in ("bool", "dict", "float", "int", "list", "long", "str", "tuple")),
 )  # fmt: skip
 """What names of harmless settings and counters begin with: they become an :class:`Opaque`."""
 _KEYS = (str, int, float, bool, bytes, NoneType)

@@ -1,0 +1,125 @@
+"""The actor of a weight file, recognised by what is in it.
+
+A module of ``imports/libraries/`` defines ``LAYOUTS``: how a library's file is recognised by its
+keys, and what reads the actor. Exactly one of them must recognise a file. Files of
+Stable-Baselines3 are zips in which there is another one, and folders of LeRobot are only named:
+none of their policies is a kind that there is here.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from trimtab.discovery import modules_in
+from trimtab.errors import TrimtabError
+from trimtab.files import read_bytes, read_json
+from trimtab.policies.imports.actors import Actor, Unsaid
+from trimtab.policies.imports.layouts import Layout
+from trimtab.policies.imports.sb3 import actor_from_sb3
+from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
+
+__all__ = ["is_lerobot", "read_actor"]
+
+OTHER_WAY = "export it as ONNX where it was trained, and import that"
+_MAGIC: Mapping[bytes, str] = {
+    b"\x89HDF": "HDF5",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x08": "ONNX",
+}
+"""How files begin that hold weights, and are of no library that is read."""
+_MOST_NAMED = 12
+
+
+def read_actor(path: str | Path, unsaid: Unsaid) -> Actor:
+    """Return the actor of a weight file that another library wrote. Nothing in it is executed.
+
+    Args:
+        path: of the file.
+        unsaid: what the file does not say.
+
+    Raises:
+        TrimtabError: if no library, or more than one, writes such files; if it is damaged, or
+            cannot be taken over; if ``unsaid`` lacks what the file does not say.
+    """
+    path = Path(path)
+    if is_lerobot(path):
+        raise TrimtabError(f"{path}: {_of_lerobot(path)}")
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise TrimtabError(f"{path}: {error.strerror or error}") from error
+    if "policy.pth" in _names_in(data):
+        return actor_from_sb3(path, unsaid)
+    for magic, kind in _MAGIC.items():
+        if data.startswith(magic):
+            raise TrimtabError(f"{path}: is {kind}; weight files of torch and pickles are read")
+    if data[8:9] == b"{":
+        raise TrimtabError(f"{path}: is safetensors without a library's settings; {OTHER_WAY}")
+    archive = TensorArchive(data, str(path))
+    known = [layout for layout in _layouts() if layout.recognises(archive.content)]
+    if len(known) != 1:
+        names = " and ".join(layout.name for layout in known)
+        raise TrimtabError(
+            f"{path}: is {'as files of ' + names if known else 'of no library that is known'}; it "
+            f"holds {_seen(archive.content)}; {OTHER_WAY}"
+        )
+    with readable(str(path)):
+        return known[0].read(archive, unsaid)
+
+
+def _layouts() -> Iterator[Layout]:
+    for module in modules_in("policies", "imports", "libraries"):
+        yield from module.LAYOUTS
+
+
+def _names_in(data: bytes) -> list[str]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, UnicodeDecodeError):
+        return []
+
+
+def _seen(content: Any, deeper: bool = True) -> str:
+    """Return in a few words what a file holds: keys, and those below the first of them."""
+    if isinstance(content, Opaque):
+        return content.name.replace(" ", ".")
+    if isinstance(content, list | tuple) and deeper:
+        inside = ", ".join(_seen(value, False) for value in islice(content, _MOST_NAMED))
+        return f"a sequence of {inside or 'nothing'}"
+    if not isinstance(content, dict):
+        return type(content).__name__
+    texts = [str(name)[:60] for name in islice(content, _MOST_NAMED)]
+    below = zip(texts, content.values(), strict=False) if deeper else ()
+    inner = (f"; in {name}: {_seen(kept, False)}" for name, kept in below if isinstance(kept, dict))
+    return (", ".join(texts) or "nothing") + next(inner, "")
+
+
+def is_lerobot(folder: Path) -> bool:
+    """Return whether a folder is a policy of LeRobot."""
+    path = folder / "config.json"
+    return path.is_file() and {"type", "input_features"} <= set(_settings(path))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        config = read_json(path, "policy of LeRobot")
+    except TrimtabError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _of_lerobot(folder: Path) -> str:
+    """Return why a folder is refused: which policy of LeRobot it is, and what it reads."""
+    config = _settings(folder / "config.json")
+    features = config["input_features"]
+    inputs = ", ".join(features if isinstance(features, dict) else ()) or "nothing"
+    return (
+        f"is a policy {str(config['type'])[:40]!r} of LeRobot that reads {inputs[:200]}; there is "
+        f"no kind of policy with its network here; {OTHER_WAY}, or serve it (docs/serving.md)"
+    )
