@@ -109,12 +109,12 @@ class Opaque:
     """An object of a class that is not imported: what the pickle would make it of.
 
     Attributes:
-        name: module and name of the class.
+        class_name: module and name of the class.
         arguments: what it would be called with.
         state: what its attributes would be, if the pickle says any.
     """
 
-    name: str
+    class_name: str
     arguments: tuple[Any, ...]
     state: Any = None
 
@@ -149,9 +149,9 @@ class TensorArchive:
         """Open a zip, and return the pickle in it."""
         self._zip = zipfile.ZipFile(io.BytesIO(data))
         names = self._zip.namelist()
-        (pickled,) = (name for name in names if name.endswith("/data.pkl"))
+        (pickled,) = (entry for entry in names if entry.endswith("/data.pkl"))
         self._folder = pickled.removesuffix("data.pkl")
-        if any(name.startswith(f"{self._folder}code/") for name in names):
+        if any(entry.startswith(f"{self._folder}code/") for entry in names):
             raise TrimtabError(
                 f"{self.where}: is a program of TorchScript; save the model's state_dict, or "
                 "export it as ONNX"

@@ -88,7 +88,7 @@ def _names_in(data: bytes) -> list[str]:
 def _seen(content: Any, deeper: bool = True) -> str:
     """Return in a few words what a file holds: keys, and those below the first of them."""
     if isinstance(content, Opaque):
-        return content.name.replace(" ", ".")
+        return content.class_name.replace(" ", ".")
     if isinstance(content, list | tuple) and deeper:
         inside = ", ".join(_seen(value, False) for value in islice(content, _MOST_NAMED))
         return f"a sequence of {inside or 'nothing'}"

@@ -211,7 +211,7 @@ def test_a_nested_file_is_read_with_every_kind_of_tensor(tmp_path: Path) -> None
     assert archive.content["nested"] == content["nested"]
     np.testing.assert_array_equal(archive["array"], content["array"])
     np.testing.assert_array_equal(archive["fortran"], content["fortran"])
-    assert archive.content["scalar"].name == "numpy.core.multiarray scalar"
+    assert archive.content["scalar"].class_name == "numpy.core.multiarray scalar"
 
 
 def test_an_unknown_name_is_refused_and_not_imported(

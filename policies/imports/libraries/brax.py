@@ -36,7 +36,7 @@ _STATE = "state"
 
 def _thawed(value: Any) -> Any:
     """Return the dictionary in a ``FrozenDict`` of flax, which older versions saved."""
-    while isinstance(value, Opaque) and value.name.endswith(" FrozenDict"):
+    while isinstance(value, Opaque) and value.class_name.endswith(" FrozenDict"):
         value = value.arguments[0] if value.arguments else None
     return value
 
@@ -96,7 +96,7 @@ def _recognises(content: Any) -> bool:
     first = at(content, 0) if isinstance(content, list | tuple) else None
     return (
         isinstance(first, Opaque)
-        and first.name.startswith("brax.training.acme.running_statistics ")
+        and first.class_name.startswith("brax.training.acme.running_statistics ")
         and len(content) > 1
     )
 

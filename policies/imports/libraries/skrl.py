@@ -32,9 +32,9 @@ def _read(archive: TensorArchive, unsaid: Unsaid) -> Actor:
     tensors = Named(archive.within(at(archive.content, "policy")))
     log_std = tensors.tensor("log_std_parameter", 1)
     prefixes = [
-        name.removesuffix(".weight")
-        for name in tensors.archive
-        if name.endswith(".weight") and not name.startswith("value")
+        key.removesuffix(".weight")
+        for key in tensors.archive
+        if key.endswith(".weight") and not key.startswith("value")
     ]
     layers = [tensors.layer(prefix) for prefix in prefixes]
     tensors.check_used("value")
