@@ -49,7 +49,7 @@ def export_weights(model: Path, env: str, contract: str, out: Path) -> dict[str,
     place = Path(contract).expanduser()
     said = read_contract(place, _UNSAID) if contract else {}
     where = f"contract {place}"
-    actor = read_actor(model, _unsaid(said, place))
+    actor, library = read_actor(model, _unsaid(said, place))
     widths = {"observation": actor.obs_dim, "action": actor.action_dim}
     limits = limits_in(said.get("action", {}), actor.action_dim, where)
     rate = rate_in(said["control_rate"], where) if "control_rate" in said else None
@@ -59,7 +59,7 @@ def export_weights(model: Path, env: str, contract: str, out: Path) -> dict[str,
     policy = actor.policy(spec)
     names = {"observation": list(actor.obs_names)}
     training = {
-        "algorithm": actor.library,
+        "algorithm": library,
         "policy": policy.label,
         "file_sha256": sha256_file(model),
     }

@@ -2,8 +2,8 @@
 
 Every library keeps the layers of a perceptron under names of its own, normalises observations by a
 formula of its own, and says neither the activation nor, mostly, the limits of the actions in its
-file. A module of ``imports/libraries/`` finds the layers and the statistics and names the formula;
-what the file does not say is in :class:`Unsaid`. Here they become a policy.
+file. :mod:`trimtab.policies.imports.libraries` finds layers and statistics; what the file does not
+say is in :class:`Unsaid`. Here they become a policy.
 """
 
 from __future__ import annotations
@@ -136,7 +136,6 @@ class Actor:
 
     Attributes:
         where: the file, for messages.
-        library: that wrote it.
         layers: the linear ones in their order.
         activation: of the hidden layers.
         action_dim: length A of an action.
@@ -150,7 +149,6 @@ class Actor:
     """
 
     where: str
-    library: str
     layers: Sequence[Layer]
     activation: Activation
     action_dim: int
@@ -204,6 +202,10 @@ class Actor:
         return policy.eval()
 
     def _check(self, spec: PolicySpec) -> None:
+        for weight, bias in self.layers:
+            if len(weight) != len(bias) or 0 in weight.shape:
+                shapes = f"{tuple(weight.shape)} and {tuple(bias.shape)}"
+                raise TrimtabError(f"{self.where}: a layer has shapes {shapes}")
         for (before, _), (after, _) in zip(self.layers, self.layers[1:], strict=False):
             if len(before) != after.shape[1]:
                 raise TrimtabError(f"{self.where}: its layers do not fit one another")
@@ -219,6 +221,10 @@ class Actor:
             raise TrimtabError(
                 f"{self.where}: observation and action lengths {have} against {need} of env; name "
                 "the task that it was trained on"
+            )
+        if self.units is not None and any(len(unit) != self.action_dim for unit in self.units):
+            raise TrimtabError(
+                f"{self.where}: its units are not those of {self.action_dim} actions"
             )
         if self.scaler is not None and not (
             len(self.scaler.shift) == len(self.scaler.scale) == self.obs_dim
@@ -307,7 +313,7 @@ class Named:
             TrimtabError: if it is missing or has another number of dimensions.
         """
         if name not in self.archive:
-            raise self.refusal(f"lacks {name}")
+            raise self.refusal(f"lacks {name}; if its actor is of another form, export it as ONNX")
         value = torch.from_numpy(self.archive[name]).float()
         if value.ndim != dimensions:
             raise self.refusal(f"{name} has shape {tuple(value.shape)}")
@@ -316,15 +322,12 @@ class Named:
 
     def layer(self, prefix: str) -> Layer:
         """Return a linear layer."""
-        return self.checked_layer(
-            prefix, self.tensor(f"{prefix}.weight", 2), self.tensor(f"{prefix}.bias", 1)
-        )
+        return self.tensor(f"{prefix}.weight", 2), self.tensor(f"{prefix}.bias", 1)
 
-    def checked_layer(self, prefix: str, weight: Tensor, bias: Tensor) -> Layer:
-        """Return weight ``[outputs, inputs]`` and bias, which must fit."""
-        if len(weight) != len(bias) or 0 in weight.shape:
-            raise self.refusal(f"{prefix} has shapes {tuple(weight.shape)} and {tuple(bias.shape)}")
-        return weight, bias
+    def flat(self, name: str) -> Tensor:
+        """Return a tensor of any number of dimensions as one row."""
+        self.used.add(name)
+        return torch.from_numpy(self.archive[name]).float().flatten()
 
     def perceptron(self, prefix: str) -> list[Layer]:
         """Return the linear layers of a sequence: every other module is an activation."""
@@ -333,20 +336,55 @@ class Named:
             layers.append(self.layer(f"{prefix}.{2 * len(layers)}"))
         return layers
 
-    def statistics(self, formula: Formula, mean: str, spread: str, *, variance: bool) -> Scaler:
+    def statistics(
+        self, formula: Formula, mean: str, spread: str, *, variance: bool = False
+    ) -> Scaler:
         """Return the normaliser of statistics in the file.
 
         Args:
             formula: of the library.
             mean: name of the means.
-            spread: name of the variances or deviations.
-            variance: which of them.
+            spread: name of the deviations, or of the variances.
+            variance: whether they are variances.
         """
         self.used |= {mean, spread}
-        deviation = self.archive[spread].astype(np.float64)
-        with np.errstate(invalid="ignore"):  # a negative variance is refused as not finite
-            std = np.sqrt(deviation) if variance else deviation
-        return formula.scaler(self.archive[mean], std)
+        found = self.archive[spread].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a negative variance is refused as not above 0
+            return formula.scaler(self.archive[mean], np.sqrt(found) if variance else found)
+
+    def actor(
+        self,
+        unsaid: Unsaid,
+        layers: Sequence[Layer],
+        make: Callable[[Actor, PolicySpec], Policy],
+        activation: Activation | None = None,
+        *,
+        scaler: Scaler | None = None,
+        **more: Any,
+    ) -> Actor:
+        """Return an actor of this file.
+
+        Args:
+            unsaid: what the file does not say; without statistics there is no normaliser.
+            layers: the linear ones in their order; the last one gives an action.
+            make: builds the policy.
+            activation: of the library, where it is always the same.
+            scaler: of observations.
+            more: what else there is of :class:`Actor`.
+
+        Raises:
+            TrimtabError: if there is no layer, or nothing says the activation.
+        """
+        if not layers:
+            raise self.refusal("has no layers of an actor")
+        return Actor(
+            where=self.where,
+            layers=layers,
+            activation=unsaid.hidden_activation(self.where, activation),
+            make=make,
+            scaler=None if unsaid.statistics == NONE else scaler,
+            **{"action_dim": len(layers[-1][1]), **more},
+        )
 
     def check_used(self, *others: str) -> None:
         """Check that no tensor of the actor was left out.
@@ -356,7 +394,9 @@ class Named:
         """
         for name in self.archive:
             if name not in self.used and not name.startswith(others):
-                raise self.refusal(f"has {name[:80]}, which a perceptron of its kind has not")
+                raise self.refusal(
+                    f"has {name[:80]}, which a perceptron of its kind has not; export it as ONNX"
+                )
 
 
 def _close(ours: Sequence[float], theirs: Sequence[float]) -> bool:

@@ -17,6 +17,7 @@ import json
 import logging
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,24 +177,15 @@ class _Model(Named):
             )
         return known[stated]
 
-    def actor(self, default: Activation, actions: int, **keywords: Any) -> Actor:
-        """Return an actor of this file.
-
-        Args:
-            default: activation where the file says none.
-            actions: length of an action.
-            keywords: what differs between the methods.
-        """
-        statistics = self.unsaid.statistics
-        known = None if statistics in (None, NONE) else statistics
-        return Actor(
-            where=self.where,
-            library="stable_baselines3",
-            activation=self.activation(default),
-            action_dim=actions,
+    def found(self, default: Activation, actions: int, **more: Any) -> Actor:
+        """Return the actor; ``default`` is its activation where the file says none."""
+        named = self.unsaid.statistics
+        return self.actor(
+            replace(self.unsaid, activation=self.activation(default)),
+            scaler=None if named in (None, NONE) else GYMNASIUM.of_file(named),
             limits=self.limits(actions),
-            scaler=None if known is None else GYMNASIUM.of_file(known),
-            **keywords,
+            action_dim=actions,
+            **more,
         )
 
 
@@ -202,7 +194,7 @@ def _diagonal_gaussian(model: _Model) -> Actor:
     layers = [*model.perceptron("mlp_extractor.policy_net"), model.layer("action_net")]
     log_std = model.tensor("log_std", 1)
     model.check_used("value_net.", "mlp_extractor.value_net.")
-    return model.actor(
+    return model.found(
         "tanh", len(log_std), layers=layers, log_std=log_std, make=diagonal_gaussian,
         units=raw_units(len(log_std)),
     )  # fmt: skip
@@ -216,14 +208,14 @@ def _tanh_gaussian(model: _Model) -> Actor:
     if mean[0].shape != log_std[0].shape:
         raise model.refusal("its layers do not fit one another")
     heads = torch.cat([mean[0], log_std[0]]), torch.cat([mean[1], log_std[1]])
-    return model.actor("relu", len(mean[1]), layers=[*body, heads], make=tanh_gaussian)
+    return model.found("relu", len(mean[1]), layers=[*body, heads], make=tanh_gaussian)
 
 
 def _deterministic(model: _Model) -> Actor:
     """TD3 and DDPG: a perceptron with tanh at its end."""
     layers = model.perceptron("actor.mu")
     model.check_used("actor_target.", "critic.", "critic_target.")
-    return model.actor("relu", len(layers[-1][1]), layers=layers, make=deterministic)
+    return model.found("relu", len(layers[-1][1]), layers=layers, make=deterministic)
 
 
 _READERS: Mapping[str, Callable[[_Model], Actor]] = {

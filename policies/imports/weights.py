@@ -1,42 +1,31 @@
 """The actor of a weight file, recognised by what is in it.
 
-A module of ``imports/libraries/`` defines ``LAYOUTS``: how a library's file is recognised by its
-keys, and what reads the actor. Exactly one of them must recognise a file. Files of
+Exactly one layout of :mod:`trimtab.policies.imports.libraries` must recognise a file. Files of
 Stable-Baselines3 are zips in which there is another one, and folders of LeRobot are only named:
 none of their policies is a kind that there is here.
 """
 
 from __future__ import annotations
 
-import io
-import zipfile
-from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trimtab.discovery import modules_in
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 from trimtab.policies.imports.actors import Actor, Unsaid
-from trimtab.policies.imports.layouts import Layout
+from trimtab.policies.imports.libraries import LAYOUTS
 from trimtab.policies.imports.sb3 import actor_from_sb3
 from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
 
 __all__ = ["is_lerobot", "read_actor"]
 
 OTHER_WAY = "export it as ONNX where it was trained, and import that"
-_MAGIC: Mapping[bytes, str] = {
-    b"\x89HDF": "HDF5",
-    b"\x93NUMPY": "a NumPy array",
-    b"\x08": "ONNX",
-}
-"""How files begin that hold weights, and are of no library that is read."""
 _MOST_NAMED = 12
 
 
-def read_actor(path: str | Path, unsaid: Unsaid) -> Actor:
-    """Return the actor of a weight file that another library wrote. Nothing in it is executed.
+def read_actor(path: str | Path, unsaid: Unsaid) -> tuple[Actor, str]:
+    """Return the actor of a weight file, and the library that wrote it. Nothing is executed.
 
     Args:
         path: of the file.
@@ -53,36 +42,20 @@ def read_actor(path: str | Path, unsaid: Unsaid) -> Actor:
         data = read_bytes(path)
     except OSError as error:
         raise TrimtabError(f"{path}: {error.strerror or error}") from error
-    if "policy.pth" in _names_in(data):
-        return actor_from_sb3(path, unsaid)
-    for magic, kind in _MAGIC.items():
-        if data.startswith(magic):
-            raise TrimtabError(f"{path}: is {kind}; weight files of torch and pickles are read")
-    if data[8:9] == b"{":
-        raise TrimtabError(f"{path}: is safetensors without a library's settings; {OTHER_WAY}")
+    if b"policy.pth" in data:
+        return actor_from_sb3(path, unsaid), "stable_baselines3"
+    if data[:2] != b"PK" and data[:1] != b"\x80":
+        raise TrimtabError(f"{path}: is neither a file of torch nor a pickle; {OTHER_WAY}")
     archive = TensorArchive(data, str(path))
-    known = [layout for layout in _layouts() if layout.recognises(archive.content)]
+    known = [layout for layout in LAYOUTS if layout.recognises(archive.content)]
     if len(known) != 1:
-        names = " and ".join(layout.name for layout in known)
+        names = " and ".join(layout.library for layout in known)
         raise TrimtabError(
             f"{path}: is {'as files of ' + names if known else 'of no library that is known'}; it "
             f"holds {_seen(archive.content)}; {OTHER_WAY}"
         )
     with readable(str(path)):
-        return known[0].read(archive, unsaid)
-
-
-def _layouts() -> Iterator[Layout]:
-    for module in modules_in("policies", "imports", "libraries"):
-        yield from module.LAYOUTS
-
-
-def _names_in(data: bytes) -> list[str]:
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return archive.namelist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, UnicodeDecodeError):
-        return []
+        return known[0].read(archive, unsaid), known[0].library
 
 
 def _seen(content: Any, deeper: bool = True) -> str:
@@ -102,8 +75,7 @@ def _seen(content: Any, deeper: bool = True) -> str:
 
 def is_lerobot(folder: Path) -> bool:
     """Return whether a folder is a policy of LeRobot."""
-    path = folder / "config.json"
-    return path.is_file() and {"type", "input_features"} <= set(_settings(path))
+    return {"type", "input_features"} <= set(_settings(folder / "config.json"))
 
 
 def _settings(path: Path) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def mutated_bundle(files: dict[str, bytes], draw: random.Random) -> dict[str, by
 
 def open_weights(path: Path) -> None:
     for said in (Unsaid("elu", "none", "file"), Unsaid("elu", "none", "none")):
-        read_actor(path, said).policy(SPEC)
+        read_actor(path, said)[0].policy(SPEC)
 
 
 def open_bundle(folder: Path) -> None:

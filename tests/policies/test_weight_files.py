@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.imports.actors import GYMNASIUM, Unsaid
-from trimtab.policies.imports.libraries import brax, rl_games, rsl_rl, skrl
+from trimtab.policies.imports.libraries import BRAX, RL_GAMES, RSL_RL, SKRL
 from trimtab.policies.imports.torch_archive import TensorArchive
 from trimtab.policies.imports.weights import read_actor
 from trimtab.types import PolicySpec
@@ -47,7 +47,8 @@ def refused(path: Path, **said: str) -> str:
 def test_acts_as_the_formula_says(example: str, tmp_path: Path) -> None:
     case = CASES[example]
     path = case.write(tmp_path / "model.pt")
-    actor = read_actor(path, unsaid_of(case.said, tmp_path))
+    actor, library = read_actor(path, unsaid_of(case.said, tmp_path))
+    assert example.startswith(library)
     policy = actor.policy(spec_of(case))
     # One entry varies little, so that scaled ones reach the clips.
     obs = files.MEAN + np.random.default_rng(0).normal(size=(200, files.OBS)) * [0.1, 1, 2, 1]
@@ -63,7 +64,7 @@ def test_acts_as_the_formula_says(example: str, tmp_path: Path) -> None:
 def test_five_formulas_of_one_observation() -> None:
     mean, std, x = np.zeros(1), np.full(1, 1e-2), 0.1
     found = []
-    for formula in (rsl_rl.FORMULA, rl_games.FORMULA, skrl.FORMULA, GYMNASIUM, brax.FORMULA):
+    for formula in (RSL_RL, RL_GAMES, SKRL, GYMNASIUM, BRAX):
         scaler = formula.scaler(mean, std)
         value = ((x - scaler.shift) / scaler.scale).item()
         found.append(
@@ -108,7 +109,10 @@ def without(example: str, *place: str, **changes: Any) -> Any:
             without("rsl_rl 5", "actor_state_dict", **{"rnn.rnn.weight_ih_l0": torch.ones(3, 4)}),
             "rnn.rnn.weight_ih_l0",
         ),
-        ({"actor_state_dict": files.named(["mlp.0"], files.LAYERS[:1])}, "depends on the state"),
+        (
+            {"actor_state_dict": files.named(["mlp.0"], files.LAYERS[:1])},
+            "lacks distribution.std_param",
+        ),
         (
             without("rl_games", "model", **{"a2c_network.mu.weight": torch.ones(2)}),
             "has shape (2,)",
@@ -129,7 +133,7 @@ def test_other_files_are_refused_by_what_they_hold(
     path = tmp_path / "model.pt"
     torch.save(content, path)
     with pytest.raises(TrimtabError) as error:
-        read_actor(path, Unsaid("elu", "none")).policy(spec_of(CASES["skrl"]))
+        read_actor(path, Unsaid("elu", "none"))[0].policy(spec_of(CASES["skrl"]))
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
@@ -165,10 +169,10 @@ def test_lerobot_and_other_formats_are_named(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
     assert "policy 'act' of LeRobot that reads observation.state" in refused(folder)
     for data, words in (
-        (b"\x89HDF\r\n", "HDF5"),
-        (b"\x10\0\0\0\0\0\0\0{}", "safetensors"),
+        (b"\x89HDF\r\n", "neither a file of torch nor a pickle"),
+        (b"\x10\0\0\0\0\0\0\0{}", "neither"),
         (bytes.fromhex("80028a0a6cfc9c46f9206aa850192e") + b"...", "before 1.6"),
-        (b"", "damaged"),
+        (b"", "neither"),
     ):
         (tmp_path / "file").write_bytes(data)
         assert words in refused(tmp_path / "file")

@@ -103,7 +103,7 @@ def main() -> None:
             torch.manual_seed(seed)
             path = Path(folder) / name
             theirs = np.array(save(path).tolist())
-            actor = read_actor(path, unsaid)
+            actor, _ = read_actor(path, unsaid)
             edge = 1.0 if actor.limits else 100.0
             spec = PolicySpec(OBS, 1, ACTIONS, (-edge,) * ACTIONS, (edge,) * ACTIONS)
             policy = actor.policy(spec)
