@@ -117,7 +117,8 @@ class Formula:
                 mean, variance = (
                     _array(io.BytesIO(member(archive, f"{name}.npy"))) for name in _STATISTICS
                 )
-            return self.scaler(mean, np.sqrt(variance))
+            with np.errstate(invalid="ignore"):  # a negative one is refused as not above 0
+                return self.scaler(mean, np.sqrt(variance))
 
 
 def _array(file: io.BytesIO) -> NDArray[np.float64]:
@@ -349,7 +350,7 @@ class Named:
         """
         self.used |= {mean, spread}
         found = self.archive[spread].astype(np.float64)
-        with np.errstate(invalid="ignore"):  # a negative variance is refused as not above 0
+        with np.errstate(invalid="ignore"):
             return formula.scaler(self.archive[mean], np.sqrt(found) if variance else found)
 
     def actor(

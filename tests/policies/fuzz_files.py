@@ -177,6 +177,7 @@ def open_bundle(folder: Path) -> None:
 def main(seed: int, count: int, bundle: str = "") -> None:
     """Fuzz both, and print what came of it."""
     warnings.simplefilter("ignore")  # of pickletools, on broken escapes
+    torch.manual_seed(seed)
     draw, events, watching = random.Random(seed), list[str](), False
     outcomes: Counter[str] = Counter()
 
