@@ -156,6 +156,8 @@ class TensorArchive:
                 f"{self.where}: is a program of TorchScript; save the model's state_dict, or "
                 "export it as ONNX"
             )
+        if any(info.compress_type != zipfile.ZIP_STORED for info in self._zip.infolist()):
+            raise ValueError("it is compressed, which torch never does")
         order = f"{self._folder}byteorder"
         if order in names and member(self._zip, order) != b"little":
             raise TrimtabError(f"{self.where}: has its numbers in big-endian order")

@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import lzma
+import os
 import pickle
 import random
 import sys
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
@@ -91,7 +93,22 @@ def weights() -> dict[str, bytes]:
     layers = weight_files.named(["actor.mu.0", "actor.mu.2", "actor.mu.4"], weight_files.LAYERS)
     torch.save(layers, stream := io.BytesIO())
     found["Stable-Baselines3"] = zipped({"data": b"{}", "policy.pth": stream.getvalue()})
+    evil = pickle.dumps(Called())
+    content = {
+        "cfg": OmegaConf.create({"horizon": 16, "policy": {"steps": [1, 2]}}),
+        "state_dicts": {"ema_model": layers, "optimizer": weight_files.ADAM},
+        "pickles": {"_output_dir": evil},
+    }
+    torch.save(content, stream := io.BytesIO())
+    found["Diffusion Policy"] = stream.getvalue()
     return found
+
+
+class Called:
+    """Pickles as a call, which no reader may carry out."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("false",)
 
 
 def zipped(files: dict[str, bytes]) -> bytes:

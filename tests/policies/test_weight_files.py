@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,12 @@ def test_an_unknown_name_is_refused_and_not_imported(
     (tmp_path / "file.pkl").write_bytes(pickled)
     assert "a call of 'never_seen.Thing'" in refused(tmp_path / "file.pkl")
     assert not mark.exists()
+
+
+def test_a_compressed_zip_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\0" * 100_000_000)
+    assert "compressed" in refused(tmp_path / "model.pt")
 
 
 @pytest.mark.parametrize(
