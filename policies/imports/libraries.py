@@ -47,11 +47,13 @@ class Layout:
         library: its name.
         recognises: whether a file's content is in this layout.
         read: returns the actor.
+        asks: which of ``output: tanh`` and an ``.npz`` of ``statistics`` it has a use for.
     """
 
     library: str
     recognises: Callable[[Any], bool]
     read: Callable[[TensorArchive, Unsaid], Actor]
+    asks: tuple[str, ...] = ()
 
 
 def _at(content: Any, *place: str | int) -> Any:
@@ -295,8 +297,8 @@ LAYOUTS = (
     Layout("rsl_rl", _has("model_state_dict", "actor.0.weight"), _rsl_rl_until_3),
     Layout("rsl_rl", _has("actor_state_dict", "mlp.0.weight"), _rsl_rl_from_4),
     Layout("rl_games", _has("model", "a2c_network.mu.weight"), _rl_games),
-    Layout("skrl", _has("policy", "log_std_parameter"), _skrl),
-    Layout("CleanRL", _has("actor_mean.0.weight"), _cleanrl_ppo),
+    Layout("skrl", _has("policy", "log_std_parameter"), _skrl, ("output",)),
+    Layout("CleanRL", _has("actor_mean.0.weight"), _cleanrl_ppo, ("statistics",)),
     Layout("CleanRL", _has(0, "fc_mu.weight"), _cleanrl_td3),
     Layout("robomimic", _has("shape_metadata", "all_shapes"), _robomimic),
     Layout("Brax", _is_brax, _brax),

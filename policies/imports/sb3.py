@@ -175,6 +175,10 @@ class _Model(Named):
             raise self.refusal(
                 f"has activation {str(stated)[:80]}; known are {', '.join(ACTIVATIONS)}"
             )
+        if self.unsaid.activation not in (None, known[stated]):
+            raise self.refusal(
+                f"says activation {known[stated]}, and the contract {self.unsaid.activation}"
+            )
         return known[stated]
 
     def found(self, default: Activation, actions: int, **more: Any) -> Actor:

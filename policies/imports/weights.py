@@ -7,13 +7,14 @@ none of their policies is a kind that there is here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
-from trimtab.policies.imports.actors import Actor, Unsaid
+from trimtab.policies.imports.actors import FILE, NONE, TANH, Actor, Unsaid
 from trimtab.policies.imports.libraries import LAYOUTS
 from trimtab.policies.imports.sb3 import actor_from_sb3
 from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
@@ -43,6 +44,7 @@ def read_actor(path: str | Path, unsaid: Unsaid) -> tuple[Actor, str]:
     except OSError as error:
         raise TrimtabError(f"{path}: {error.strerror or error}") from error
     if b"policy.pth" in data:
+        _check_asked(path, unsaid, ("statistics",))
         return actor_from_sb3(path, unsaid), "stable_baselines3"
     if data[:2] != b"PK" and data[:1] != b"\x80":
         raise TrimtabError(f"{path}: is neither a file of torch nor a pickle; {OTHER_WAY}")
@@ -54,8 +56,20 @@ def read_actor(path: str | Path, unsaid: Unsaid) -> tuple[Actor, str]:
             f"{path}: is {'as files of ' + names if known else 'of no library that is known'}; it "
             f"holds {_seen(archive.content)}; {OTHER_WAY}"
         )
+    _check_asked(path, unsaid, known[0].asks)
     with readable(str(path)):
         return known[0].read(archive, unsaid), known[0].library
+
+
+def _check_asked(path: Path, unsaid: Unsaid, asks: Sequence[str]) -> None:
+    """Check that a contract says nothing that would be passed over."""
+    named = unsaid.statistics not in (None, NONE, FILE)
+    for entry, said in (("output", unsaid.output == TANH), ("statistics", named)):
+        if said and entry not in asks:
+            raise TrimtabError(
+                f"{path}: its library leaves no choice of {entry}; take {entry}: "
+                f"{getattr(unsaid, entry)} out of the contract"
+            )
 
 
 def _seen(content: Any, deeper: bool = True) -> str:

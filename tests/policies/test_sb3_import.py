@@ -173,3 +173,10 @@ def test_statistics_in_a_contract_stand_for_those_of_vec_normalize(tmp_path: Pat
     theirs, _ = model.predict(env.normalize_obs(obs), deterministic=True)
     ours = policy.act(torch.from_numpy(obs), deterministic=True)[:, 0].numpy()
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_contract_that_contradicts_the_files_activation_is_refused(saved: Saved) -> None:
+    path = saved("ppo_relu")[1]
+    assert actor_from_sb3(path, Unsaid("relu")).activation == "relu"
+    with pytest.raises(TrimtabError, match="says activation relu, and the contract elu"):
+        actor_from_sb3(path, Unsaid("elu"))

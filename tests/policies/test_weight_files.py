@@ -83,9 +83,11 @@ def test_five_formulas_of_one_observation() -> None:
         ("CleanRL PPO", {"statistics": None}, "statistics of its NormalizeObservation"),
         ("CleanRL PPO", {"statistics": "file"}, "save obs_rms"),
         ("Brax, protocol 4", {"statistics": None}, "statistics: none"),
+        ("rsl_rl 5", {"statistics": "x.npz"}, "take statistics: x.npz out of the contract"),
+        ("robomimic", {"output": "tanh"}, "take output: tanh out of the contract"),
     ],
 )
-def test_what_neither_file_nor_contract_says_is_refused(
+def test_what_is_not_said_or_said_in_vain_is_refused(
     example: str, changes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     said = {key: value for key, value in {**CASES[example].said, **changes}.items() if value}
