@@ -218,6 +218,7 @@ def export(
     out: str | os.PathLike[str],
     *,
     env: str | None = None,
+    contract: str | os.PathLike[str] | None = None,
     weights: bool = True,
     chunking: str | None = None,
     limits: Mapping[str, Any] | None = None,
@@ -227,10 +228,11 @@ def export(
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
 
     Args:
-        run: folder of a run or a bundle, what :func:`train` returned, or a ``.zip`` of
-            Stable-Baselines3.
+        run: folder of a run or a bundle, what :func:`train` returned, or a weight file of another
+            library.
         out: folder of the bundle; an older bundle there is replaced.
-        env: task of a ``.zip``, which does not name it.
+        env: task of a weight file, which does not name it.
+        contract: file that says what a weight file does not.
         weights: False for the graph alone, which others can run and steer.
         chunking: ``rtc`` or ``rti`` for a policy that goes on from the chunk that is being played.
         limits: of a robot's commands, such as ``{"velocity": 1.0}``; None for those that the bundle
@@ -253,8 +255,10 @@ def export(
     source = _path("export", "run", run)
     with torch_defaults():
         export_policy(
-            source, target, env=env or "", weights=weights, chunking=chunking or "",
-            settings=settings, limits=limits, lerobot=lerobot,
+            source, target, env=env or "",
+            contract=_path("export", "contract", contract) if contract else "",
+            weights=weights, chunking=chunking or "", settings=settings, limits=limits,
+            lerobot=lerobot,
         )  # fmt: skip
     return Path(target)
 

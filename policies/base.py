@@ -14,7 +14,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import count
 from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.defaults import float32
-from trimtab.policies.normalizer import Normalizer
+from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
 from trimtab.settings import CheckedSettings
 from trimtab.types import Batch, Obs, PolicySpec, Statistics
 
@@ -118,6 +118,12 @@ class Policy(nn.Module, metaclass=CheckedSettings):
     def fit_normalizer(self, statistics: Statistics) -> None:
         """Fit the normaliser to a dataset's raw-unit statistics."""
         self.normalizer.fit(statistics)
+
+    def _clip_observations(self, limit: float) -> None:
+        """Clip normalised observations to ``[-limit, limit]``: the keyword ``obs_limit``."""
+        device = self.normalizer.obs_shift.device
+        self.normalizer = ClippedNormalizer(self.spec, limit).to(device)
+        self._keywords["obs_limit"] = limit
 
     def bc_loss(self, batch: Batch) -> Tensor:
         """Return the behaviour-cloning loss (scalar).

@@ -1,4 +1,4 @@
-"""Bundles of finished runs, and of what Stable-Baselines3 saved.
+"""Bundles of finished runs, and of what other libraries saved.
 
 A run's own ``policy/`` has no ONNX file. To write one takes seconds, and of the fifty runs of a
 suite only one needs it.
@@ -18,27 +18,22 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trimtab.benchmarks.artefacts.weights import export_weights
 from trimtab.benchmarks.training.base import load_base, training
 from trimtab.benchmarks.training.folder import read_result
 from trimtab.benchmarks.training.record import results_of
-from trimtab.benchmarks.training.shapes import spec_of
-from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError, nearest
-from trimtab.files import sha256_file
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.files import described_in
 from trimtab.policies.bundle.lerobot import write_lerobot
 from trimtab.policies.bundle.withheld import withhold_weights
-from trimtab.policies.imports.sb3 import policy_from_sb3
+from trimtab.policies.imports.weights import is_lerobot
 from trimtab.policies.kinds.real_time_chunking import RealTimeChunkingPolicy
 from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
 
-__all__ = [
-    "CHUNKING", "export_black_box", "export_bundle", "export_policy", "export_sb3",
-    "policy_settings",
-]  # fmt: skip
+__all__ = ["CHUNKING", "export_black_box", "export_bundle", "export_policy", "policy_settings"]
 
 CHUNKING: Mapping[str, Callable[[Policy], Policy]] = {
     "rtc": RealTimeChunkingPolicy,
@@ -75,6 +70,7 @@ def export_policy(
     out: str,
     *,
     env: str = "",
+    contract: str = "",
     weights: bool = True,
     chunking: str = "",
     settings: Mapping[str, Any] | None = None,
@@ -84,9 +80,10 @@ def export_policy(
     """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
 
     Args:
-        run: a finished run, a bundle, or a ``.zip`` of Stable-Baselines3.
+        run: a finished run, a bundle, or a weight file of another library.
         out: folder of the bundle; an older bundle there is replaced.
-        env: task of a ``.zip``.
+        env: task of a weight file.
+        contract: file that says what a weight file does not.
         weights: False for a black box, the graph alone.
         chunking: as for :func:`export_bundle`.
         settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
@@ -108,20 +105,27 @@ def export_policy(
         raise TrimtabError(
             f"export: out={out} lies within {bundle}, a bundle; choose another place"
         )
-    if env and source.is_dir():
-        raise TrimtabError(f"export: env={env}: {run} names its task itself; leave env= out")
+    named = f"env={env}" if env else f"contract={contract}"
+    foreign = bool(env or contract)
+    if foreign and source.is_dir() and not is_lerobot(source):
+        raise TrimtabError(
+            f"export: {named}: {run} says that itself; leave {named.split('=')[0]}= out"
+        )
     if chunking and chunking not in CHUNKING:
         raise TrimtabError(f"export: chunking={chunking}: {nearest(chunking, CHUNKING)}")
-    if env and (settings or chunking):
+    if foreign and (settings or chunking):
         asked = [*(settings or {}), *(["chunking"] if chunking else [])]
         raise TrimtabError(
             f"export: {', '.join(asked)}: {run} has no settings of acting; leave them out"
         )
-    if not env and source.is_file():
-        raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
+    if not foreign and source.is_file():
+        raise TrimtabError(
+            f"export: {run} does not say its task: add env=<a task>, or contract=<a file> with "
+            "control_rate and the limits of actions"
+        )
     write: Callable[[Path], dict[str, float]] = (
-        functools.partial(export_sb3, source, env, limits=limits)
-        if env
+        functools.partial(export_weights, source, env, contract, limits=limits)
+        if foreign or is_lerobot(source)
         else functools.partial(
             export_bundle, source, settings=settings, chunking=chunking, limits=limits
         )
@@ -198,39 +202,3 @@ def export_black_box(write: Callable[[Path], object], out: Path) -> dict[str, fl
         write(whole)
         withhold_weights(whole, out)
     return {"onnx": check_bundle(out)["onnx"]}  # torch has nothing of its own to replay
-
-
-def export_sb3(
-    model: Path, env: str, out: Path, limits: Mapping[str, Any] | None = None
-) -> dict[str, float]:
-    """Write a model that Stable-Baselines3 saved as a bundle with ONNX; return its replay errors.
-
-    Args:
-        model: the ``.zip``.
-        env: the task that it was trained on.
-        out: folder of the bundle.
-        limits: as for :func:`export_policy`.
-
-    Raises:
-        TrimtabError: if the model cannot be read or does not fit the task, or the bundle cannot be
-            written.
-    """
-    task = get_spec(env)
-    spec = spec_of(task, 1)
-    policy = policy_from_sb3(model, spec)
-    contract = {
-        "env": task.id,
-        "env_horizon": task.horizon,
-        "env_options": dict(task.options),
-        "fingerprint": task.fingerprint,
-        "control_rate": task.control_rate,
-        "act_steps": 1,
-        "limits": limits,
-        "training": {
-            "algorithm": "stable_baselines3",
-            "policy": policy.label,
-            "file_sha256": sha256_file(model),
-        },
-    }
-    save_bundle(policy, out, contract=contract)
-    return check_bundle(out)

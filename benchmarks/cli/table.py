@@ -278,6 +278,7 @@ COMMANDS: dict[str, Command] = {
         (
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
+            "trimtab export run=model.pt contract=contract.yaml out=my-bundle",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
             "trimtab export run=runs/…/seed0 out=flowing chunking=rtc",
@@ -285,9 +286,12 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=for-lerobot as=lerobot",
         ),
         {
-            "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
+            "run": Setting(..., "a finished run, a bundle, or a weight file of another library"),
             "out": Setting(..., "folder of the bundle to write"),
-            "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
+            "env": Setting("", "task of a weight file, which does not name it"),
+            "contract": Setting(
+                "", "file that says what a weight file does not: activation, rate, limits"
+            ),
             "weights": Setting(
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")
             ),

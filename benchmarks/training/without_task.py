@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,10 @@ from trimtab.errors import TrimtabError
 from trimtab.files import decoded, read_bytes
 from trimtab.policies.bundle.limits import Limits
 
-__all__ = ["CONTRACT_FILE", "NO_TASK", "has_task", "spec_of_data"]
+__all__ = [
+    "CONTRACT_FILE", "NO_TASK", "described_by", "has_task", "limits_in", "rate_in", "read_contract",
+    "spec_of_data",
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +65,10 @@ def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str
             action has no finite limit.
     """
     place = _contract_file(config)
-    said = {} if place is None else _read(place)
+    said = {} if place is None else read_contract(place)
     where = f"contract {place}"
     widths = {"observation": dataset.obs_dim, "action": dataset.action_dim}
-    names = names_in(dataset)
-    described: dict[str, Any] = {}
-    for side, short in (("observation", "obs"), ("action", "action")):
-        own = said.get(side, {})
-        found = {
-            "names": _texts(own, "names", side, widths[side], where) or names.get(side),
-            "units": _texts(own, "units", side, widths[side], where),
-        }
-        described |= {f"{short}_{key}": value for key, value in found.items() if value}
+    described = described_by(said, widths, names_in(dataset), where)
     low, high = _limits(said.get("action", {}), dataset, where)
     rate = _rate(said.get("control_rate"), dataset, where)
     if said.get("limits") is not None:
@@ -97,6 +92,31 @@ def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str
     return spec, described
 
 
+def described_by(
+    said: Mapping[str, Any], widths: Mapping[str, int], names: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """Return names and units of a contract, as a bundle calls them.
+
+    Args:
+        said: what the contract says.
+        widths: numbers of an ``observation`` and of an ``action``.
+        names: of both, where they are known without the contract.
+        where: names the contract in errors.
+
+    Raises:
+        TrimtabError: if a list has another length, or is none of texts.
+    """
+    described: dict[str, Any] = {}
+    for side, short in (("observation", "obs"), ("action", "action")):
+        own = said.get(side, {})
+        found = {
+            "names": _texts(own, "names", side, widths[side], where) or names.get(side),
+            "units": _texts(own, "units", side, widths[side], where),
+        }
+        described |= {f"{short}_{key}": value for key, value in found.items() if value}
+    return described
+
+
 def _contract_file(config: RunConfig) -> Path | None:
     """Return the contract that a run names, or the one beside its data; None where none is."""
     if config["contract"] is not None:
@@ -109,8 +129,12 @@ def _contract_file(config: RunConfig) -> Path | None:
     return beside
 
 
-def _read(place: Path) -> dict[str, Any]:
+def read_contract(place: Path, also: Iterable[str] = ()) -> dict[str, Any]:
     """Return what a contract says, its names checked.
+
+    Args:
+        place: of the file.
+        also: entries that it may have besides.
 
     Raises:
         TrimtabError: if it cannot be read, or has an entry that no contract has.
@@ -127,7 +151,7 @@ def _read(place: Path) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise TrimtabError(f"contract {place}: must be a mapping, such as control_rate: 30")
-    _check_names(value, {*_SIDES, "control_rate", "limits"}, f"contract {place}")
+    _check_names(value, {*_SIDES, "control_rate", "limits", *also}, f"contract {place}")
     for side, known in _SIDES.items():
         own = value.get(side, {})
         if not isinstance(own, dict):
@@ -163,9 +187,7 @@ def _texts(own: Mapping[str, Any], key: str, side: str, width: int, where: str) 
 
 def _check_width(listed: Sequence[Any], name: str, width: int, side: str, where: str) -> None:
     if len(listed) != width:
-        raise TrimtabError(
-            f"{where}: {name} has {len(listed)} entries, and the data's {side} has {width}"
-        )
+        raise TrimtabError(f"{where}: {name} has {len(listed)} entries, and the {side} has {width}")
 
 
 def _limits(
@@ -178,14 +200,7 @@ def _limits(
     """
     width = dataset.action_dim
     sides = {"low": dataset.action_low, "high": dataset.action_high}
-    for key in [key for key in sides if own.get(key) is not None]:
-        value = own[key] if isinstance(own[key], list) else [own[key]] * width
-        if not all(_is_number(x) for x in value):
-            raise TrimtabError(
-                f"{where}: action.{key} must be {width} finite numbers, got {own[key]!r}"
-            )
-        _check_width(value, f"action.{key}", width, "action", where)
-        sides[key] = tuple(map(float, value))
+    sides |= limits_in(own, width, where)
     low, high = sides["low"], sides["high"]
     for index, (least, most) in enumerate(zip(low, high, strict=True)):
         if not (math.isfinite(least) and math.isfinite(most) and least < most):
@@ -208,6 +223,24 @@ def _limits(
     return low, high
 
 
+def limits_in(own: Mapping[str, Any], width: int, where: str) -> dict[str, tuple[float, ...]]:
+    """Return ``low`` and ``high`` of a contract's ``action``, those that it says.
+
+    Raises:
+        TrimtabError: if they are not ``width`` numbers, or one for all.
+    """
+    sides: dict[str, tuple[float, ...]] = {}
+    for key in [key for key in ("low", "high") if own.get(key) is not None]:
+        value = own[key] if isinstance(own[key], list) else [own[key]] * width
+        if not all(_is_number(x) for x in value):
+            raise TrimtabError(
+                f"{where}: action.{key} must be {width} finite numbers, got {own[key]!r}"
+            )
+        _check_width(value, f"action.{key}", width, "action", where)
+        sides[key] = tuple(map(float, value))
+    return sides
+
+
 def _is_number(value: Any) -> bool:
     """Return whether a value is a number that float32 has, and finite."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -218,11 +251,21 @@ def _rate(value: Any, dataset: Dataset, where: str) -> float | None:
     """Return the actions a second, by the contract or the data, which must not contradict it."""
     if value is None:
         return dataset.control_rate
-    if not _is_number(value) or value <= 0:
-        raise TrimtabError(f"{where}: control_rate must be actions a second, got {value!r}")
-    if dataset.control_rate is not None and not math.isclose(value, dataset.control_rate):
+    rate = rate_in(value, where)
+    if dataset.control_rate is not None and not math.isclose(rate, dataset.control_rate):
         raise TrimtabError(
-            f"{where}: control_rate is {value:g}, and the data has {dataset.control_rate:g}; "
+            f"{where}: control_rate is {rate:g}, and the data has {dataset.control_rate:g}; "
             "correct one of them"
         )
+    return rate
+
+
+def rate_in(value: Any, where: str) -> float:
+    """Return the actions a second that a contract says.
+
+    Raises:
+        TrimtabError: if it is no number above 0.
+    """
+    if not _is_number(value) or value <= 0:
+        raise TrimtabError(f"{where}: control_rate must be actions a second, got {value!r}")
     return float(value)

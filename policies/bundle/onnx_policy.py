@@ -192,7 +192,12 @@ def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.Infere
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
     try:
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            model,
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # it would print, and try the same provider again
+        )
     except Exception as error:  # onnxruntime's errors share no public base class
         raise TrimtabError(
             f"{where}: onnxruntime cannot open {ONNX} ({error}); export the bundle again"

@@ -6,8 +6,8 @@ which are pickles in base64 that are never decoded here, and ``policy.pth``, who
 :mod:`trimtab.policies.imports.torch_archive` reads without unpickling. What kind of actor it is
 follows from the tensors' names and shapes.
 
-Not in such a file, and so not taken over: the statistics of ``VecNormalize``, which
-Stable-Baselines3 keeps in a pickle of their own.
+Not in such a file: the statistics of ``VecNormalize``, which Stable-Baselines3 keeps in a pickle of
+their own. A contract can name an ``.npz`` of them.
 """
 
 from __future__ import annotations
@@ -15,33 +15,36 @@ from __future__ import annotations
 import io
 import json
 import logging
-import math
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
-from trimtab.policies.defaults import OwnDraws, torch_defaults
+from trimtab.policies.imports.actors import (
+    GYMNASIUM,
+    NONE,
+    Actor,
+    Limits,
+    Named,
+    Unsaid,
+    deterministic,
+    diagonal_gaussian,
+    raw_units,
+    tanh_gaussian,
+)
 from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
-from trimtab.policies.kinds.deterministic import DeterministicPolicy
-from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
-from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.mlp import ACTIVATIONS, Activation
 from trimtab.types import PolicySpec
 
 logger = logging.getLogger(__name__)
 
-Layer = tuple[Tensor, Tensor]
-"""Weight ``[outputs, inputs]`` and bias ``[outputs]`` of a linear layer."""
 
-
-@torch_defaults()
 def policy_from_sb3(path: str | Path, spec: PolicySpec) -> Policy:
     """Return the policy of a file that ``model.save`` of Stable-Baselines3 wrote.
 
@@ -56,80 +59,102 @@ def policy_from_sb3(path: str | Path, spec: PolicySpec) -> Policy:
         TrimtabError: if it is damaged, holds anything that would have to be executed, is of another
             kind, or has other lengths than ``spec``.
     """
-    model = _Model(Path(path))
-    model.check_spaces(spec)
-    with OwnDraws():  # of weights that are replaced
-        policy = model.reader()(model, spec)
-    for name, value in policy.state_dict().items():
-        if not bool(torch.isfinite(value).all()):
-            raise TrimtabError(f"{path}: {name} has values that are not finite")
-    return policy.eval()
+    return actor_from_sb3(Path(path), Unsaid()).policy(spec)
 
 
-class _Model:
+def actor_from_sb3(path: Path, unsaid: Unsaid) -> Actor:
+    """Return the actor of a file that ``model.save`` of Stable-Baselines3 wrote.
+
+    Args:
+        path: the ``.zip``.
+        unsaid: its ``statistics`` are those of ``VecNormalize``; an activation is used where the
+            file's JSON says none.
+
+    Raises:
+        TrimtabError: as :func:`policy_from_sb3`.
+    """
+    model = _Model(path, unsaid)
+    model.check_spaces()
+    return model.reader()(model)
+
+
+class _Model(Named):
     """What can be read of a saved model.
 
     Args:
         path: the ``.zip``.
+        unsaid: what is known besides.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, unsaid: Unsaid) -> None:
         with readable(str(path)):
             try:
                 with zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
-                    self.data = json.loads(member(archive, "data"))
+                    data = json.loads(member(archive, "data"))
                     tensors = member(archive, "policy.pth")
             except KeyError as error:
-                raise self.refusal(f"is no model of Stable-Baselines3 ({error.args[0]})") from error
+                raise TrimtabError(
+                    f"{path}: is no model of Stable-Baselines3 ({error.args[0]})"
+                ) from error
             except OSError as error:
-                raise self.refusal(error.strerror or str(error)) from error
-            if not isinstance(self.data, dict):
-                raise self.refusal("its entry 'data' is no dictionary")
-        self.tensors = TensorArchive(tensors, f"{path}/policy.pth")
-        self.used: set[str] = set()
+                raise TrimtabError(f"{path}: {error.strerror or error}") from error
+        if not isinstance(data, dict):
+            raise TrimtabError(f"{path}: its entry 'data' is no dictionary")
+        super().__init__(TensorArchive(tensors, f"{path}/policy.pth"))
+        self.path = path
+        self.data: Mapping[str, Any] = data
+        self.unsaid = unsaid
+        if not isinstance(self.archive.content, dict):
+            raise self.refusal("its weights are no dictionary")
 
-    def refusal(self, why: str) -> TrimtabError:
-        """Return the error that this file cannot be taken over."""
-        return TrimtabError(f"{self.path}: {why}")
+    @property
+    def where(self) -> str:
+        """The file."""
+        return str(self.path)
 
-    def reader(self) -> Callable[[_Model, PolicySpec], Policy]:
-        """Return what builds the policy of which there are tensors."""
-        extractors = [name for name in self.tensors if "features_extractor." in name]
+    def reader(self) -> Callable[[_Model], Actor]:
+        """Return what reads the actor of which there are tensors."""
+        extractors = [name for name in self.archive if "features_extractor." in name]
         if extractors:
             raise self.refusal(
                 f"reads images or several inputs ({extractors[0]}); only perceptrons can be "
                 "imported"
             )
-        if self.data.get("use_sde") or "actor.log_std" in self.tensors:
+        if self.data.get("use_sde") or "actor.log_std" in self.archive:
             raise self.refusal("explores by gSDE (use_sde), which has no equal here")
         for name, read in _READERS.items():
-            if name in self.tensors:
+            if name in self.archive:
                 return read
         raise self.refusal(
             "has no actor of PPO, A2C, SAC, TD3 or DDPG that gives continuous actions"
         )
 
-    def check_spaces(self, spec: PolicySpec) -> None:
+    def check_spaces(self) -> None:
         """Look at what is readable of the spaces, and at traces of ``VecNormalize``.
 
         Raises:
-            TrimtabError: if a space is no box, or its limits are others than the task's.
+            TrimtabError: if a space is no box.
         """
         for space in ("observation_space", "action_space"):
             kind = self.section(space).get(":type:", "a Box'>")
             if not str(kind).endswith("Box'>"):
                 raise self.refusal(f"its {space} is {kind}; only Box can be imported")
-        for name, limits in (("low", spec.action_low), ("high", spec.action_high)):
-            stated = _numbers(str(self.section("action_space").get(name, "")))
-            if len(stated) == len(limits) and not _close(stated, limits):
-                raise self.refusal(f"its actions have {name} {stated}, those of env {limits}")
+        if self.unsaid.statistics is not None:
+            return
         # Only on-policy methods leave this empty where nothing is normalised.
-        if "log_std" in self.tensors and self.data.get("_last_original_obs") is not None:
+        if "log_std" in self.archive and self.data.get("_last_original_obs") is not None:
             logger.warning(
                 "%s was trained under VecNormalize, whose statistics are in a separate pickle that "
-                "is not read: unless only rewards were normalised, it will act wrongly", self.path,
+                "is not read: unless only rewards were normalised, it will act wrongly without "
+                "statistics: in a contract", self.path,
             )  # fmt: skip
+
+    def limits(self, actions: int) -> Limits | None:
+        """Return the readable limits of the actions, if there are as many as actions."""
+        low, high = (
+            _numbers(str(self.section("action_space").get(name, ""))) for name in ("low", "high")
+        )
+        return (low, high) if len(low) == len(high) == actions else None
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return the readable part of an entry of the JSON."""
@@ -144,92 +169,42 @@ class _Model:
             raise self.refusal(f"has its own features extractor {extractor[:80]}")
         stated = keywords.get("activation_fn")
         if stated is None:
-            return default
+            return self.unsaid.hidden_activation(self.where, default)
         known = {str(make): name for name, make in ACTIVATIONS.items()}
         if stated not in known:
             raise self.refusal(
                 f"has activation {str(stated)[:80]}; known are {', '.join(ACTIVATIONS)}"
             )
+        if self.unsaid.activation not in (None, known[stated]):
+            raise self.refusal(
+                f"says activation {known[stated]}, and the contract {self.unsaid.activation}"
+            )
         return known[stated]
 
-    def tensor(self, name: str, dimensions: int) -> Tensor:
-        """Return a tensor in single precision.
-
-        Raises:
-            TrimtabError: if it is missing or has another number of dimensions.
-        """
-        if name not in self.tensors:
-            raise self.refusal(f"lacks {name}")
-        value = torch.from_numpy(self.tensors[name]).float()
-        if value.ndim != dimensions:
-            raise self.refusal(f"{name} has shape {tuple(value.shape)}")
-        self.used.add(name)
-        return value
-
-    def layer(self, prefix: str) -> Layer:
-        """Return a linear layer."""
-        weight, bias = self.tensor(f"{prefix}.weight", 2), self.tensor(f"{prefix}.bias", 1)
-        if len(weight) != len(bias) or 0 in weight.shape:
-            raise self.refusal(f"{prefix} has shapes {tuple(weight.shape)} and {tuple(bias.shape)}")
-        return weight, bias
-
-    def perceptron(self, prefix: str) -> list[Layer]:
-        """Return the linear layers of a sequence: every other module is an activation."""
-        layers: list[Layer] = []
-        while f"{prefix}.{2 * len(layers)}.weight" in self.tensors:
-            layers.append(self.layer(f"{prefix}.{2 * len(layers)}"))
-        return layers
-
-    def check_used(self, *others: str) -> None:
-        """Check that no tensor of the actor was left out.
-
-        Args:
-            others: what the names of critics and targets begin with.
-        """
-        for name in self.tensors:
-            if name not in self.used and not name.startswith(others):
-                raise self.refusal(f"has {name[:80]}, which a perceptron of its kind has not")
-
-    def check_lengths(self, layers: Sequence[Layer], actions: int, spec: PolicySpec) -> None:
-        """Check that layers fit one another, and the task.
-
-        Args:
-            layers: of the actor, in their order.
-            actions: length of its actions.
-            spec: shapes of the task.
-        """
-        for (before, _), (after, _) in zip(layers, layers[1:], strict=False):
-            if len(before) != after.shape[1]:
-                raise self.refusal("its layers do not fit one another")
-        have, need = (layers[0][0].shape[1], actions), (spec.obs_dim, spec.action_dim)
-        if have != need:
-            raise self.refusal(
-                f"observation and action lengths {have} against {need} of env; name the task that "
-                "it was trained on"
-            )
+    def found(self, default: Activation, actions: int, **more: Any) -> Actor:
+        """Return the actor; ``default`` is its activation where the file says none."""
+        named = self.unsaid.statistics
+        return self.actor(
+            replace(self.unsaid, activation=self.activation(default)),
+            scaler=None if named in (None, NONE) else GYMNASIUM.of_file(named),
+            limits=self.limits(actions),
+            action_dim=actions,
+            **more,
+        )
 
 
-def _diagonal_gaussian(model: _Model, spec: PolicySpec) -> Policy:
+def _diagonal_gaussian(model: _Model) -> Actor:
     """PPO and A2C: a mean in raw units, a width that does not depend on the state."""
-    body = model.perceptron("mlp_extractor.policy_net")
-    mean = model.layer("action_net")
+    layers = [*model.perceptron("mlp_extractor.policy_net"), model.layer("action_net")]
     log_std = model.tensor("log_std", 1)
     model.check_used("value_net.", "mlp_extractor.value_net.")
-    model.check_lengths([*body, mean], len(log_std), spec)
-    if len(mean[1]) != len(log_std):
-        raise model.refusal("its layers do not fit one another")
-    policy = DiagonalGaussianPolicy(
-        spec, hidden=[len(bias) for _, bias in body], activation=model.activation("tanh")
-    )
-    policy.normalizer.action_shift.zero_()
-    policy.normalizer.action_scale.fill_(1.0)
-    _fill(policy.network, [*body, mean])
-    with torch.no_grad():
-        policy.log_std.copy_(log_std[None])
-    return policy
+    return model.found(
+        "tanh", len(log_std), layers=layers, log_std=log_std, make=diagonal_gaussian,
+        units=raw_units(len(log_std)),
+    )  # fmt: skip
 
 
-def _tanh_gaussian(model: _Model, spec: PolicySpec) -> Policy:
+def _tanh_gaussian(model: _Model) -> Actor:
     """SAC: mean and width from a common body; our last layer is both of its heads."""
     body = model.perceptron("actor.latent_pi")
     mean, log_std = model.layer("actor.mu"), model.layer("actor.log_std")
@@ -237,31 +212,17 @@ def _tanh_gaussian(model: _Model, spec: PolicySpec) -> Policy:
     if mean[0].shape != log_std[0].shape:
         raise model.refusal("its layers do not fit one another")
     heads = torch.cat([mean[0], log_std[0]]), torch.cat([mean[1], log_std[1]])
-    model.check_lengths([*body, heads], len(mean[1]), spec)
-    policy = TanhGaussianPolicy(
-        spec,
-        hidden=[len(bias) for _, bias in body],
-        activation=model.activation("relu"),
-        log_std_min=-20.0,  # Stable-Baselines3's bounds
-        log_std_max=2.0,
-    )
-    _fill(policy.network, [*body, heads])
-    return policy
+    return model.found("relu", len(mean[1]), layers=[*body, heads], make=tanh_gaussian)
 
 
-def _deterministic(model: _Model, spec: PolicySpec) -> Policy:
+def _deterministic(model: _Model) -> Actor:
     """TD3 and DDPG: a perceptron with tanh at its end."""
     layers = model.perceptron("actor.mu")
     model.check_used("actor_target.", "critic.", "critic_target.")
-    model.check_lengths(layers, len(layers[-1][1]), spec)
-    policy = DeterministicPolicy(
-        spec, hidden=[len(bias) for _, bias in layers[:-1]], activation=model.activation("relu")
-    )
-    _fill(policy.network, layers)
-    return policy
+    return model.found("relu", len(layers[-1][1]), layers=layers, make=deterministic)
 
 
-_READERS: Mapping[str, Callable[[_Model, PolicySpec], Policy]] = {
+_READERS: Mapping[str, Callable[[_Model], Actor]] = {
     "log_std": _diagonal_gaussian,
     "actor.log_std.weight": _tanh_gaussian,
     "actor.mu.0.weight": _deterministic,
@@ -275,17 +236,3 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(word) for word in text.strip("[]").split())
     except ValueError:
         return ()
-
-
-def _close(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    pairs = zip(ours, theirs, strict=True)
-    return all(math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) for a, b in pairs)
-
-
-@torch.no_grad()
-def _fill(network: nn.Sequential, layers: Sequence[Layer]) -> None:
-    """Copy linear layers into those of a network, which was made with their widths."""
-    linear = [layer for layer in network if isinstance(layer, nn.Linear)]
-    for layer, (weight, bias) in zip(linear, layers, strict=True):
-        layer.weight.copy_(weight)
-        layer.bias.copy_(bias)

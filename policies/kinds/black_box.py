@@ -73,7 +73,10 @@ class BlackBoxPolicy(Policy):
             options.log_severity_level = 3  # errors only
             try:
                 session = onnxruntime.InferenceSession(
-                    self.graph_bytes(), options, providers=["CPUExecutionProvider"]
+                    self.graph_bytes(),
+                    options,
+                    providers=["CPUExecutionProvider"],
+                    enable_fallback=0,  # it would print, and try the same provider again
                 )
             except Exception as error:  # onnxruntime's errors share no public base class
                 raise TrimtabError(f"black box: onnxruntime cannot open it ({error})") from error

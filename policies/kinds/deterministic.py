@@ -11,7 +11,7 @@ from torch import Tensor
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import Activation, mlp
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.settings import Size
+from trimtab.settings import Positive, Size
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -27,10 +27,15 @@ class DeterministicPolicy(Policy):
         layer_norm: normalise after each hidden layer.
         activation: of the hidden layers: relu, tanh, elu, gelu or silu.
         normalize_observations: keep a running mean and standard deviation of observations.
+        obs_limit: normalised observations are clipped to ``[-obs_limit, obs_limit]``; None: they
+            are not, and those with running statistics are clipped at 10.
+
+    Raises:
+        TrimtabError: if ``obs_limit`` is not above 0.
     """
 
     evaluate_deterministic = True
-    neutral = MappingProxyType({"normalize_observations": False})
+    neutral = MappingProxyType({"normalize_observations": False, "obs_limit": None})
 
     def __init__(
         self,
@@ -40,12 +45,15 @@ class DeterministicPolicy(Policy):
         layer_norm: bool = False,
         activation: Activation = "relu",
         normalize_observations: bool = False,
+        obs_limit: Positive | None = None,
     ) -> None:
         super().__init__(
             spec, (0,), hidden=list(hidden), layer_norm=layer_norm, activation=activation
         )
+        if obs_limit is not None:
+            self._clip_observations(obs_limit)
         if normalize_observations:
-            self.normalizer = RunningNormalizer(spec)
+            self.normalizer = RunningNormalizer(spec, 10.0 if obs_limit is None else obs_limit)
             self._keywords["normalize_observations"] = True
         self.network = mlp(
             spec.obs_dim, hidden, spec.horizon * spec.action_dim,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import Activation, mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.settings import Size
+from trimtab.settings import Positive, Size
 from trimtab.types import Obs, PolicySpec
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -30,9 +31,15 @@ class DiagonalGaussianPolicy(Policy):
         activation: of the hidden layers: relu, tanh, elu, gelu or silu.
         initial_log_std: logarithm of the width at the start.
         normalize_observations: keep a running mean and standard deviation of observations.
+        obs_limit: normalised observations are clipped to ``[-obs_limit, obs_limit]``; None: they
+            are not, and those with running statistics are clipped at 10.
+
+    Raises:
+        TrimtabError: if ``obs_limit`` is not above 0.
     """
 
     evaluate_deterministic = True
+    neutral = MappingProxyType({"obs_limit": None})
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class DiagonalGaussianPolicy(Policy):
         activation: Activation = "tanh",
         initial_log_std: float = 0.0,
         normalize_observations: bool = False,
+        obs_limit: Positive | None = None,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
@@ -52,8 +60,10 @@ class DiagonalGaussianPolicy(Policy):
             initial_log_std=initial_log_std,
             normalize_observations=normalize_observations,
         )
+        if obs_limit is not None:
+            self._clip_observations(obs_limit)
         if normalize_observations:
-            self.normalizer = RunningNormalizer(spec)
+            self.normalizer = RunningNormalizer(spec, 10.0 if obs_limit is None else obs_limit)
         flat = spec.horizon * spec.action_dim
         network = mlp(spec.obs_dim, hidden, flat, activation=activation)
         self.network = orthogonal_(network, last_gain=0.01)

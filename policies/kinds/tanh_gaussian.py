@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import Activation, mlp
-from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
+from trimtab.policies.normalizer import Normalizer
 from trimtab.settings import Positive, Size
 from trimtab.types import Obs, PolicySpec
 
@@ -134,11 +134,6 @@ class TanhGaussianPolicy(SquashedGaussianPolicy):
         self.network = mlp(
             spec.obs_dim, hidden, 2 * flat, layer_norm=layer_norm, activation=activation
         )
-
-    def _clip_observations(self, limit: float) -> None:
-        device = self.normalizer.obs_shift.device
-        self.normalizer = ClippedNormalizer(self.spec, limit).to(device)
-        self._keywords["obs_limit"] = limit
 
     def read_observations_as(self, normalizer: Normalizer) -> None:
         """Normalise observations as ``normalizer`` does now, its clip included."""

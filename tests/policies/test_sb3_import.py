@@ -17,7 +17,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
 from trimtab.policies.bundle.bundle import load_bundle, save_bundle
-from trimtab.policies.imports.sb3 import policy_from_sb3
+from trimtab.policies.imports.actors import Unsaid
+from trimtab.policies.imports.sb3 import actor_from_sb3, policy_from_sb3
 from trimtab.policies.opening import load_policy
 from trimtab.types import PolicySpec, TrimtabError
 
@@ -160,3 +161,22 @@ def test_normalised_observations_are_warned_about(
         assert not caplog.records
         policy_from_sb3(tmp_path / "model.zip", SPEC)
     assert "VecNormalize" in caplog.text
+
+
+def test_statistics_in_a_contract_stand_for_those_of_vec_normalize(tmp_path: Path) -> None:
+    env = VecNormalize(DummyVecEnv([Walk]))
+    model = trained(stable_baselines3.PPO, env, n_steps=16, batch_size=8)
+    model.save(tmp_path / "model")
+    np.savez(tmp_path / "kept.npz", mean=env.obs_rms.mean, variance=env.obs_rms.var)
+    unsaid = Unsaid(statistics=str(tmp_path / "kept.npz"))
+    policy, obs = actor_from_sb3(tmp_path / "model.zip", unsaid).policy(SPEC), observations()
+    theirs, _ = model.predict(env.normalize_obs(obs), deterministic=True)
+    ours = policy.act(torch.from_numpy(obs), deterministic=True)[:, 0].numpy()
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_contract_that_contradicts_the_files_activation_is_refused(saved: Saved) -> None:
+    path = saved("ppo_relu")[1]
+    assert actor_from_sb3(path, Unsaid("relu")).activation == "relu"
+    with pytest.raises(TrimtabError, match="says activation relu, and the contract elu"):
+        actor_from_sb3(path, Unsaid("elu"))

@@ -16,6 +16,7 @@ def export(
     run: str,
     out: str,
     env: str,
+    contract: str,
     weights: str,
     chunking: str,
     limits: str,
@@ -24,11 +25,11 @@ def export(
 ) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
     settings = policy_settings(list(overrides))
-    if env and settings:
+    if (env or contract) and settings:
         raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
     errors = export_policy(
-        run, out, env=env, weights=weights == "true", chunking=chunking, settings=settings,
-        limits=command_limits("export", limits) if limits else None,
+        run, out, env=env, contract=contract, weights=weights == "true", chunking=chunking,
+        settings=settings, limits=command_limits("export", limits) if limits else None,
         lerobot=layout["as"] == "lerobot",
     )  # fmt: skip
     print_line(

@@ -156,7 +156,7 @@ def test_a_contract_beside_the_data_reaches_the_bundle(tmp_path: Path) -> None:
         ("rate: 10", "there is no entry 'rate'"),
         ("action: {unit: m}", "action: there is no entry 'unit'; did you mean units?"),
         ("action: [a, b]", "action must be a mapping"),
-        ("action: {names: [a]}", "action.names has 1 entries, and the data's action has 2"),
+        ("action: {names: [a]}", "action.names has 1 entries, and the action has 2"),
         ("action: {names: [a, a]}", "action.names has 'a' twice"),
         ("action: {names: ab}", "action.names must be a list of 2 texts"),
         ("observation: {units: [rad, 3]}", "observation.units must be a list"),

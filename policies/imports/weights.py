@@ -1,0 +1,111 @@
+"""The actor of a weight file, recognised by what is in it.
+
+Exactly one layout of :mod:`trimtab.policies.imports.libraries` must recognise a file. Files of
+Stable-Baselines3 are zips in which there is another one, and folders of LeRobot are only named:
+none of their policies is a kind that there is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import TrimtabError
+from trimtab.files import read_bytes, read_json
+from trimtab.policies.imports.actors import FILE, NONE, TANH, Actor, Unsaid
+from trimtab.policies.imports.libraries import LAYOUTS
+from trimtab.policies.imports.sb3 import actor_from_sb3
+from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
+
+__all__ = ["is_lerobot", "read_actor"]
+
+OTHER_WAY = "export it as ONNX where it was trained, and import that"
+_MOST_NAMED = 12
+
+
+def read_actor(path: str | Path, unsaid: Unsaid) -> tuple[Actor, str]:
+    """Return the actor of a weight file, and the library that wrote it. Nothing is executed.
+
+    Args:
+        path: of the file.
+        unsaid: what the file does not say.
+
+    Raises:
+        TrimtabError: if no library, or more than one, writes such files; if it is damaged, or
+            cannot be taken over; if ``unsaid`` lacks what the file does not say.
+    """
+    path = Path(path)
+    if is_lerobot(path):
+        raise TrimtabError(f"{path}: {_of_lerobot(path)}")
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise TrimtabError(f"{path}: {error.strerror or error}") from error
+    if b"policy.pth" in data:
+        _check_asked(path, unsaid, ("statistics",))
+        return actor_from_sb3(path, unsaid), "stable_baselines3"
+    if data[:2] != b"PK" and data[:1] != b"\x80":
+        raise TrimtabError(f"{path}: is neither a file of torch nor a pickle; {OTHER_WAY}")
+    archive = TensorArchive(data, str(path))
+    known = [layout for layout in LAYOUTS if layout.recognises(archive.content)]
+    if len(known) != 1:
+        names = " and ".join(layout.library for layout in known)
+        raise TrimtabError(
+            f"{path}: is {'as files of ' + names if known else 'of no library that is known'}; it "
+            f"holds {_seen(archive.content)}; {OTHER_WAY}"
+        )
+    _check_asked(path, unsaid, known[0].asks)
+    with readable(str(path)):
+        return known[0].read(archive, unsaid), known[0].library
+
+
+def _check_asked(path: Path, unsaid: Unsaid, asks: Sequence[str]) -> None:
+    """Check that a contract says nothing that would be passed over."""
+    named = unsaid.statistics not in (None, NONE, FILE)
+    for entry, said in (("output", unsaid.output == TANH), ("statistics", named)):
+        if said and entry not in asks:
+            raise TrimtabError(
+                f"{path}: its library leaves no choice of {entry}; take {entry}: "
+                f"{getattr(unsaid, entry)} out of the contract"
+            )
+
+
+def _seen(content: Any, deeper: bool = True) -> str:
+    """Return in a few words what a file holds: keys, and those below the first of them."""
+    if isinstance(content, Opaque):
+        return content.class_name.replace(" ", ".")
+    if isinstance(content, list | tuple) and deeper:
+        inside = ", ".join(_seen(value, False) for value in islice(content, _MOST_NAMED))
+        return f"a sequence of {inside or 'nothing'}"
+    if not isinstance(content, dict):
+        return type(content).__name__
+    texts = [str(name)[:60] for name in islice(content, _MOST_NAMED)]
+    below = zip(texts, content.values(), strict=False) if deeper else ()
+    inner = (f"; in {name}: {_seen(kept, False)}" for name, kept in below if isinstance(kept, dict))
+    return (", ".join(texts) or "nothing") + next(inner, "")
+
+
+def is_lerobot(folder: Path) -> bool:
+    """Return whether a folder is a policy of LeRobot."""
+    return {"type", "input_features"} <= set(_settings(folder / "config.json"))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        config = read_json(path, "policy of LeRobot")
+    except TrimtabError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _of_lerobot(folder: Path) -> str:
+    """Return why a folder is refused: which policy of LeRobot it is, and what it reads."""
+    config = _settings(folder / "config.json")
+    features = config["input_features"]
+    inputs = ", ".join(features if isinstance(features, dict) else ()) or "nothing"
+    return (
+        f"is a policy {str(config['type'])[:40]!r} of LeRobot that reads {inputs[:200]}; there is "
+        f"no kind of policy with its network here; {OTHER_WAY}, or serve it (docs/serving.md)"
+    )
