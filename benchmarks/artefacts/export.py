@@ -1,4 +1,4 @@
-"""Bundles of finished runs, and of what Stable-Baselines3 saved.
+"""Bundles of finished runs, of what Stable-Baselines3 saved, and of ONNX files of others.
 
 A run's own ``policy/`` has no ONNX file. To write one takes seconds, and of the fifty runs of a
 suite only one needs it.
@@ -20,6 +20,7 @@ from trimtab.benchmarks.training.base import load_base, training
 from trimtab.benchmarks.training.folder import read_result
 from trimtab.benchmarks.training.record import results_of
 from trimtab.benchmarks.training.shapes import spec_of
+from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
@@ -27,9 +28,14 @@ from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.files import described_in
 from trimtab.policies.bundle.withheld import withhold_weights
+from trimtab.policies.imports.foreign import read_foreign, write_foreign
 from trimtab.policies.imports.sb3 import policy_from_sb3
+from trimtab.policies.memory import state_parts
 
-__all__ = ["export_black_box", "export_bundle", "export_policy", "export_sb3", "policy_settings"]
+__all__ = [
+    "export_black_box", "export_bundle", "export_onnx_file", "export_policy", "export_sb3",
+    "policy_settings",
+]  # fmt: skip
 
 
 def policy_settings(words: list[str]) -> dict[str, Any]:
@@ -57,15 +63,17 @@ def export_policy(
     out: str,
     *,
     env: str = "",
+    contract: str = "",
     weights: bool = True,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
 
     Args:
-        run: a finished run, a bundle, or a ``.zip`` of Stable-Baselines3.
+        run: a finished run, a bundle, a ``.zip`` of Stable-Baselines3, or an ONNX file of others.
         out: folder of the bundle; an older bundle there is replaced.
         env: task of a ``.zip``.
+        contract: of an ONNX file: the YAML file that says what its numbers mean.
         weights: False for a black box, the graph alone.
         settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
 
@@ -88,6 +96,15 @@ def export_policy(
     if env and settings:
         raise TrimtabError(
             f"export: {', '.join(settings)}: {run} has no settings of acting; leave them out"
+        )
+    if contract:
+        if not source.is_file() or env:
+            wrong = f"env={env}" if env else f"{run} is no file"
+            raise TrimtabError(f"export: contract={contract}: {wrong}; give an ONNX file alone")
+        return export_onnx_file(source, Path(contract), target)
+    if source.suffix == ".onnx":
+        raise TrimtabError(
+            f"export: {run} does not say what its numbers mean: add contract=<a YAML file>"
         )
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
@@ -115,6 +132,10 @@ def export_bundle(
             written or does not replay.
     """
     bundle = load_base(str(run))
+    if state_parts(bundle.policy.spec.parts) and not settings:
+        # What its graph hands on is a second output, which only the graph itself has.
+        withhold_weights(bundle.folder, out)
+        return check_bundle(out)
     policy, changed = adjusted_policy(bundle, settings or {})
     env = bundle.config["env"]
     contract = {
@@ -182,3 +203,49 @@ def export_sb3(model: Path, env: str, out: Path) -> dict[str, float]:
     }
     save_bundle(policy, out, contract=contract)
     return check_bundle(out)
+
+
+def export_onnx_file(network: Path, contract: Path, out: Path) -> dict[str, float]:
+    """Write an ONNX file of others as a bundle without weights; return its replay error.
+
+    Args:
+        network: the file.
+        contract: what its numbers mean.
+        out: folder of the bundle; an older bundle there is replaced.
+
+    Raises:
+        TrimtabError: if the two do not fit one another, or the task that the contract names.
+    """
+    foreign = read_foreign(network, contract)
+    if not foreign.contract.task:
+        return write_foreign(foreign, out, {"env": f"{NO_TASK}:{network.stem}"})
+    task = get_spec(foreign.contract.task)
+    where, said = foreign.contract.where, foreign.contract
+    for what, ours, theirs in (
+        ("numbers that are observed", foreign.obs_dim, task.obs_dim),
+        ("numbers of an action", foreign.network.actions, task.action_dim),
+        ("control_rate", said.control_rate, task.control_rate),
+        ("action.low", said.low or task.action_low, task.action_low),
+        ("action.high", said.high or task.action_high, task.action_high),
+    ):
+        if ours != theirs:
+            raise TrimtabError(
+                f"{where}: {what}: {_told(ours)}, and {task.id} has {_told(theirs)}; correct it, "
+                "or leave the task out"
+            )
+    return write_foreign(
+        foreign,
+        out,
+        {
+            "env": task.id,
+            "env_horizon": task.horizon,
+            "env_options": dict(task.options),
+            "fingerprint": task.fingerprint,
+            "low": task.action_low,
+            "high": task.action_high,
+        },
+    )
+
+
+def _told(value: Any) -> str:
+    return f"{str(value)[:60]}…" if len(str(value)) > 60 else str(value)

@@ -276,13 +276,20 @@ COMMANDS: dict[str, Command] = {
         (
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
+            "trimtab export run=policy.onnx contract=contract.yaml out=my-bundle",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
         ),
         {
-            "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
+            "run": Setting(
+                ...,
+                "a finished run, a bundle, a .zip of Stable-Baselines3, or an ONNX file of others",
+            ),
             "out": Setting(..., "folder of the bundle to write"),
             "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
+            "contract": Setting(
+                "", "of an ONNX file of others: a YAML file that says what it means"
+            ),
             "weights": Setting(
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")
             ),

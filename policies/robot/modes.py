@@ -20,6 +20,7 @@ import numpy as np
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import PolicyInputs
+from trimtab.policies.memory import STATE
 from trimtab.policies.robot.plan import Array, Chunk
 
 __all__ = ["MODES", "Blended", "Mode", "RecedingHorizon", "TemporalEnsemble", "check_mode"]
@@ -199,8 +200,10 @@ def check_mode(
         raise TrimtabError(
             f"mode: interval={mode.interval}: a chunk has {horizon} actions; give fewer"
         )
-    remembers = any(part.remembered for part in policy_inputs.parts.values())
-    if (policy_inputs.history > 1 or remembers) and mode.interval != act_steps:
+    kinds = {part.remembered for part in policy_inputs.parts.values()} - {""}
+    # What a policy hands on itself is known as soon as its answer is.
+    remembers = bool(kinds - {STATE})
+    if (policy_inputs.history > 1 or kinds) and mode.interval != act_steps:
         raise TrimtabError(
             f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
             f"{act_steps} ticks apart in training; give interval={act_steps}"

@@ -11,12 +11,16 @@ from trimtab.errors import TrimtabError
 __all__ = ["export"]
 
 
-def export(run: str, out: str, env: str, weights: str, overrides: Sequence[str] = ()) -> int:
+def export(
+    run: str, out: str, env: str, contract: str, weights: str, overrides: Sequence[str] = ()
+) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
     settings = policy_settings(list(overrides))
     if env and settings:
         raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
-    errors = export_policy(run, out, env=env, weights=weights == "true", settings=settings)
+    errors = export_policy(
+        run, out, env=env, contract=contract, weights=weights == "true", settings=settings
+    )
     print_line(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
