@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import compose, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
+from trimtab.policies.bundle.inlining import add_prefix
 from trimtab.policies.imports.contract import ForeignContract, State
 from trimtab.policies.imports.onnx_file import Port, inputs_of_graph, outputs_of_graph, seen
 from trimtab.policies.memory import STATE, following
@@ -193,7 +194,9 @@ class _Wrapping:
     """
 
     def __init__(self, model: onnx.ModelProto, network: Network, contract: ForeignContract) -> None:
-        self.model = compose.add_prefix(model, _PREFIX)
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(model)
+        add_prefix(self.model.graph, _PREFIX)
         self.network, self.contract = network, contract
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []

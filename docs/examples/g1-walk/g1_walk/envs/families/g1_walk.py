@@ -61,7 +61,8 @@ def floored(urdf: str) -> mujoco.MjModel:
     """Return the robot of a description on a floor, free to move."""
     root = ElementTree.fromstring(urdf)
     for link in root.iter("link"):
-        for part in [*link.findall("visual"), *link.findall("collision")]:
+        for number, part in enumerate([*link.findall("visual"), *link.findall("collision")]):
+            part.set("name", f"{link.get('name')}_{number}")
             if part.tag == "visual" or part.find("geometry/mesh") is not None:
                 link.remove(part)
     spec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
@@ -97,7 +98,8 @@ class Walk(gymnasium.Env[Any, Any]):
         self.command = np.array([speed, 0.0, 0.0])
         self._delay = delay
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (100,))
-        self.action_space = gymnasium.spaces.Box(POSE - REACH, POSE + REACH)
+        low, high = (POSE - REACH).astype(np.float32), (POSE + REACH).astype(np.float32)
+        self.action_space = gymnasium.spaces.Box(low, high)
         self._tick = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -115,7 +117,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Hold the joints at angles [29] for 20 ms."""
-        self._last = np.clip(np.asarray(action, float), self.action_space.low, self.action_space.high)
+        self._last = np.asarray(action, float)
         self._sent.append(self._last)
         target, data = self._sent.popleft(), self.data
         start = data.qpos[:2].copy()
