@@ -23,7 +23,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 FIRST = ROOT / "requirements.lock"
 LOCK = FIRST if PYTHON == "3.11" else ROOT / f"requirements-{PYTHON}.lock"
 HEADER = f"""\
-# Written by `make lock` (scripts/lock.py): `trimtab[all,dev,docs,others]` on Python {PYTHON}, Linux.
+# Written by `make lock` (scripts/lock.py): `trimtab[all,dev,docs,others]`
+# on Python {PYTHON}, Linux.
 # Change pyproject.toml and run `make lock` again rather than editing this file.
 """
 # What dm_control and robosuite ask for and no task here imports; the Makefile names them too.
