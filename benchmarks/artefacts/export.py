@@ -27,6 +27,7 @@ from trimtab.files import sha256_file
 from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.files import described_in
+from trimtab.policies.bundle.program import write_program
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.foreign import read_foreign, write_foreign
 from trimtab.policies.imports.sb3 import policy_from_sb3
@@ -71,7 +72,8 @@ def export_policy(
 
     Args:
         run: a finished run, a bundle, a ``.zip`` of Stable-Baselines3, or an ONNX file of others.
-        out: folder of the bundle; an older bundle there is replaced.
+        out: folder of the bundle; an older bundle there is replaced. A name that ends with ``.pt2``
+            is that of a program of ``torch.export``, a file, in place of a bundle.
         env: task of a ``.zip``.
         contract: of an ONNX file: the YAML file that says what its numbers mean.
         weights: False for a black box, the graph alone.
@@ -108,6 +110,11 @@ def export_policy(
         )
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
+    if target.suffix == ".pt2":
+        if env or not weights:
+            raise TrimtabError(f"export: out={out}: a program is made of a run or bundle alone")
+        policy, _ = adjusted_policy(load_base(run), settings or {})
+        return {"torch.export": write_program(policy, target)}
     write: Callable[[Path], dict[str, float]] = (
         functools.partial(export_sb3, source, env)
         if env

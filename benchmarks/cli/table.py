@@ -277,6 +277,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
             "trimtab export run=policy.onnx contract=contract.yaml out=my-bundle",
+            "trimtab export run=my-bundle out=for-mjlab dialect=mjlab",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
         ),
@@ -285,8 +286,15 @@ COMMANDS: dict[str, Command] = {
                 ...,
                 "a finished run, a bundle, a .zip of Stable-Baselines3, or an ONNX file of others",
             ),
-            "out": Setting(..., "folder of the bundle to write"),
+            "out": Setting(
+                ..., "folder of the bundle to write; a name with .pt2: a program of torch.export"
+            ),
             "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
+            "dialect": Setting(
+                "",
+                "in place of a bundle: an ONNX file as a locomotion stack reads it",
+                ("", "mjlab", "holosoma", "unitree"),
+            ),
             "contract": Setting(
                 "", "of an ONNX file of others: a YAML file that says what it means"
             ),

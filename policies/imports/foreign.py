@@ -155,7 +155,8 @@ def _described(foreign: ForeignPolicy) -> dict[str, Any]:
                 "scale": list(contract.scale),
                 **{name: list(values) for name, values in contract.gains.items()},
             },
-            "terms": list(contract.order),
+            "observed": {term.name: term.size for term in terms},
+            "read_in_order": list(contract.order),
         },
     }
     if any(units):

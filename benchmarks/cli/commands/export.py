@@ -7,14 +7,27 @@ from collections.abc import Sequence
 from trimtab.benchmarks.artefacts.export import export_policy, policy_settings
 from trimtab.benchmarks.cli.screen import print_line
 from trimtab.errors import TrimtabError
+from trimtab.policies.imports.dialects import write_dialect
 
 __all__ = ["export"]
 
 
 def export(
-    run: str, out: str, env: str, contract: str, weights: str, overrides: Sequence[str] = ()
+    run: str,
+    out: str,
+    env: str,
+    contract: str,
+    weights: str,
+    dialect: str,
+    overrides: Sequence[str] = (),
 ) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
+    if dialect:
+        if env or contract or overrides or weights == "false":
+            raise TrimtabError(f"export: dialect={dialect}: give a bundle, and no other setting")
+        write_dialect(run, out, dialect)
+        print_line(f"{dialect}: {out}")
+        return 0
     settings = policy_settings(list(overrides))
     if env and settings:
         raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
@@ -22,7 +35,7 @@ def export(
         run, out, env=env, contract=contract, weights=weights == "true", settings=settings
     )
     print_line(
-        f"bundle: {out}; golden rows replay within "
+        f"{'program' if out.endswith('.pt2') else 'bundle'}: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )
     return 0
