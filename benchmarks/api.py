@@ -200,16 +200,19 @@ def export(
     out: str | os.PathLike[str],
     *,
     env: str | None = None,
+    contract: str | os.PathLike[str] | None = None,
     weights: bool = True,
     **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
 
     Args:
-        run: folder of a run or a bundle, what :func:`train` returned, or a ``.zip`` of
-            Stable-Baselines3.
-        out: folder of the bundle; an older bundle there is replaced.
+        run: folder of a run or a bundle, what :func:`train` returned, a ``.zip`` of
+            Stable-Baselines3, or an ONNX file of others.
+        out: folder of the bundle; an older bundle there is replaced. A name that ends with ``.pt2``
+            is that of a program of ``torch.export``, a file, in place of a bundle.
         env: task of a ``.zip``, which does not name it.
+        contract: of an ONNX file of others: the YAML file that says what its numbers mean.
         weights: False for the graph alone, which others can run and steer.
         settings: of how the policy acts, that differ from its training, such as
             ``sampling_steps=2``.
@@ -227,7 +230,10 @@ def export(
     target = _path("export", "out", out)
     source = _path("export", "run", run)
     with torch_defaults():
-        export_policy(source, target, env=env or "", weights=weights, settings=settings)
+        export_policy(
+            source, target, env=env or "", weights=weights, settings=settings,
+            contract="" if contract is None else _path("export", "contract", contract),
+        )  # fmt: skip
     return Path(target)
 
 

@@ -53,13 +53,13 @@ def write_program(policy: Policy, path: str | Path) -> float:
     example = (*parts, torch.zeros(2, *policy.noise_shape))
     graph_of = frozen if isinstance(obs, Tensor) else Positional(frozen, names)
     batch = torch.export.Dim("batch")
-    sizes: object = (({0: batch},) * len(example),)
+    sizes = ({0: batch},) * len(example)
     try:
         with quiet():
             program = torch.export.export(
                 graph_of,
                 example,
-                dynamic_shapes=sizes if graph_of is not frozen else ({0: batch}, {0: batch}),
+                dynamic_shapes=sizes if graph_of is frozen else (sizes,),
             )
     except Exception as error:  # the exporter raises many unrelated types
         raise TrimtabError(
@@ -68,9 +68,9 @@ def write_program(policy: Policy, path: str | Path) -> float:
     golden = golden_rows(policy)
     inputs = [golden[name] for name in (*names, "noise")]
     with torch.no_grad():
-        error = float((program.module()(*inputs) - golden["action"]).abs().max())
-    if not error <= TOLERANCE:
-        raise TrimtabError(f"export: {path}: the program's actions differ by {error:.3g}")
+        worst = float((program.module()(*inputs) - golden["action"]).abs().max())
+    if not worst <= TOLERANCE:
+        raise TrimtabError(f"export: {path}: the program's actions differ by {worst:.3g}")
     with atomic_file(path) as beside, open(beside, "wb") as stream:
         torch.export.save(program, stream)
-    return error
+    return worst

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import yaml
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from trimtab.errors import TrimtabError
@@ -71,7 +72,7 @@ def read_deploy(path: str | Path) -> dict[str, Any]:
     return found
 
 
-class _DeployLoader(yaml.SafeLoader):
+class _DeployLoader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML's safe loader, which knows one more tag."""
 
 
@@ -155,7 +156,7 @@ def _relative(
     add_prefix(inner, "policy_")
     given, gives = tensors
     size = contract.action_dim
-    constants = {
+    constants: dict[str, NDArray[Any]] = {
         "stack_noise": np.zeros((1, *contract.noise_shape), np.float32),
         "stack_low": np.array(contract.action_low, np.float32),
         "stack_high": np.array(contract.action_high, np.float32),
@@ -226,7 +227,7 @@ def _unitree(
 ) -> dict[str, str]:
     del model
     rate = contract.control_rate
-    content = {
+    content: dict[str, Any] = {
         "joint_ids_map": list(range(len(names))),
         "step_dt": None if rate is None else 1.0 / rate,
         "stiffness": told["stiffness"],

@@ -56,7 +56,7 @@ def test_the_walking_policy_of_the_page_is_judged_delayed_and_edited(
     (file,) = (f for f in metadata.files("holosoma-inference") or [] if f.name == name)
     (tmp_path / name).write_bytes(Path(str(file.locate())).read_bytes())
     lines = []
-    for line in COMMAND.findall(page):
+    for line in COMMAND.findall(page[: page.index("## The contract")]):
         line = line.replace("episodes=10", "episodes=2")
         if line.startswith("train"):
             line += " online_steps=30 algorithm.warmup_steps=20 algorithm.hidden=[8] out=run"
