@@ -94,8 +94,8 @@ class PolicyServer:
         self._contract = Contract.parse(process.config, process.policy)
         if handed_on := state_parts(self._contract.parts):
             raise TrimtabError(
-                f"serve: {process.policy}: hands on {', '.join(handed_on)} from one decision to the "
-                "next, which a server does not keep; open its bundle where the robot is"
+                f"serve: {process.policy}: hands on {', '.join(handed_on)} to its next decision, "
+                "which a server does not keep; open its bundle where the robot is"
             )
         if taken := sorted(set(self._contract.parts) & set(EXTENSIONS)):
             raise TrimtabError(
