@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -235,7 +236,7 @@ def export_onnx_file(network: Path, contract: Path, out: Path) -> dict[str, floa
         ("action.low", said.low or task.action_low, task.action_low),
         ("action.high", said.high or task.action_high, task.action_high),
     ):
-        if ours != theirs:
+        if ours is not theirs and not _close(ours, theirs):
             raise TrimtabError(
                 f"{where}: {what}: {_told(ours)}, and {task.id} has {_told(theirs)}; correct it, "
                 "or leave the task out"
@@ -252,6 +253,11 @@ def export_onnx_file(network: Path, contract: Path, out: Path) -> dict[str, floa
             "high": task.action_high,
         },
     )
+
+
+def _close(ours: Any, theirs: Any) -> bool:
+    """Return whether numbers are those of a task, which has them in float32."""
+    return None not in (ours, theirs) and np.allclose(ours, theirs, rtol=1e-6)
 
 
 def _told(value: Any) -> str:

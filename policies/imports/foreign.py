@@ -83,8 +83,8 @@ def write_foreign(
     Args:
         foreign: as :func:`read_foreign` returned it.
         folder: where the bundle goes; an older bundle there is replaced.
-        facts: of its task: ``env``, and ``low`` and ``high`` where the contract has none; what else
-            ``save_bundle`` takes in its contract.
+        facts: of its task: ``env``, and the limits ``low`` and ``high``, without which those of the
+            contract are taken; what else ``save_bundle`` takes in its contract.
 
     Returns:
         The largest difference of the golden rows, by backend.
@@ -96,8 +96,7 @@ def write_foreign(
     check_target(folder)
     contract, network = foreign.contract, foreign.network
     given = dict(facts)
-    low, high = given.pop("low", ()), given.pop("high", ())
-    low, high = contract.low or tuple(low), contract.high or tuple(high)
+    low, high = (tuple(given.pop(end, ())) or getattr(contract, end) for end in ("low", "high"))
     if not low:
         raise TrimtabError(
             f"{contract.where}: action: has no low and high; a robot is sent nothing beyond them, "

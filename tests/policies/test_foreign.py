@@ -347,3 +347,13 @@ def test_no_tag_of_a_contract_is_carried_out(tmp_path: Path) -> None:
     with pytest.raises(TrimtabError, match="is no YAML"):
         export_policy(str(network), str(tmp_path / "bundle"), contract=str(place))
     assert not trace.exists()
+
+
+def test_limits_that_a_task_has_may_be_written_down_too(tmp_path: Path) -> None:
+    """The task has them in float32; others than the task's are refused."""
+    network = linear(tmp_path / "n.onnx", np.zeros((4, 1), np.float32))
+    entries: dict[str, Any] = {"observation": {"terms": {"o": {"size": 4}}}}
+    entries |= {"task": "gym/InvertedPendulum-v5", "control_rate": 25.0000001}
+    refused(network, tmp_path, "action.low", action={"low": -2, "high": 3}, **entries)
+    runner = opened(network, tmp_path, action={"low": -3.0000001, "high": 3}, **entries)
+    assert runner.action_low.tolist() == [-3.0]
