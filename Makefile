@@ -10,8 +10,9 @@ VENV ?= .venv
 VERSION := $(shell $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON)) -c \
 	"import sys; print('%d.%d' % sys.version_info[:2])" 2>/dev/null)
 LOCK := $(if $(filter-out 3.11,$(VERSION)),requirements-$(VERSION).lock,requirements.lock)
-# What dm_control and robosuite ask for, no task here imports, and not every lock has (scripts/lock.py).
-UNUSED := labmaze|mink|pynput
+# What packages ask for, nothing here imports, and not every lock has (scripts/lock.py).
+UNUSED := defusedxml|evdev|importlib-metadata|importlib-resources|labmaze|loguru|mink|netifaces
+UNUSED := $(UNUSED)|pin|pynput|sshkeyboard|tyro|zmq
 # Test processes side by side.
 WORKERS ?= 2
 # Names whose pins `make lock` gives up, so that they move to their newest allowed version.

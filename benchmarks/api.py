@@ -228,11 +228,12 @@ def export(
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
 
     Args:
-        run: folder of a run or a bundle, what :func:`train` returned, or a weight file of another
-            library.
-        out: folder of the bundle; an older bundle there is replaced.
+        run: folder of a run or a bundle, what :func:`train` returned, or a weight file or an ONNX
+            file of others.
+        out: folder of the bundle; an older bundle there is replaced. A name that ends with ``.pt2``
+            is that of a program of ``torch.export``, a file, in place of a bundle.
         env: task of a weight file, which does not name it.
-        contract: file that says what a weight file does not.
+        contract: YAML file that says what a file of others does not.
         weights: False for the graph alone, which others can run and steer.
         chunking: ``rtc`` or ``rti`` for a policy that goes on from the chunk that is being played.
         limits: of a robot's commands, such as ``{"velocity": 1.0}``; None for those that the bundle

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, Part, count, joined, tree_map
-from trimtab.policies.memory import MEMORIES, Memory
+from trimtab.policies.memory import MEMORIES, Memory, NetworkState
 
-__all__ = ["PREVIOUS", "RESTART", "WEIGHTS", "Agent", "ArrayObs", "Decide", "PolicyInputs"]
+__all__ = [
+    "PREVIOUS", "RESTART", "WEIGHTS", "Advance", "Agent", "ArrayObs", "Decide", "PolicyInputs",
+]  # fmt: skip
 
 Array = NDArray[np.float32]
 
@@ -36,6 +38,9 @@ Decide = Callable[[ArrayObs, Array], Array]
 The observation includes the history and all inputs.
 """
 
+Advance = Callable[[ArrayObs, Array], Mapping[str, Array]]
+"""``(observation, noise) -> next value of each part that the policy hands on``, by name."""
+
 
 @dataclass(frozen=True)
 class PolicyInputs:
@@ -45,11 +50,14 @@ class PolicyInputs:
         noise_shape: shape of the noise of one row.
         parts: named parts of the observation; empty if it is one flat vector.
         history: number of observations that the policy reads, the current one included.
+        advance: what the policy hands on to its next decision; None where that is nothing. It is a
+            function of the same inputs as the action.
     """
 
     noise_shape: tuple[int, ...] = (0,)
     parts: Mapping[str, Part] = field(default_factory=dict)
     history: int = 1
+    advance: Advance | None = field(default=None, compare=False)
 
     @property
     def observed(self) -> tuple[str, ...]:
@@ -138,6 +146,7 @@ class Agent:
         self.set_inputs(inputs or {})
         self._begin_memories(slice(None))
         self._noise: Array = np.zeros((rows, *policy_inputs.noise_shape), np.float32)
+        self._read: tuple[ArrayObs, Array] | None = None  # at the last decision
         self._streams: list[np.random.Generator | None] = [None] * rows
         self._at_start = np.ones(rows, np.bool_)  # rows that have not decided in this episode
         self._history: Any = None  # [N, K, ...] of each part
@@ -220,6 +229,8 @@ class Agent:
             }
             memories = {name: memory.read() for name, memory in self._memories.items()}
             read = joined(read, **inputs, **memories)
+        if self.policy_inputs.advance is not None:
+            self._read = read, self._noise.copy()
         return read, self._noise
 
     def decided(self, obs: ArrayObs, chunk: Array, where: NDArray[np.bool_] | None = None) -> None:
@@ -234,6 +245,11 @@ class Agent:
             rows = np.ones(self.rows, np.bool_) if where is None else where
             for memory in self._memories.values():
                 memory.decided(self._vector(obs), chunk, rows)
+            if self.policy_inputs.advance is not None and self._read is not None:
+                for name, state in self.policy_inputs.advance(*self._read).items():
+                    kept = self._memories[name]
+                    assert isinstance(kept, NetworkState)
+                    kept.keep(state, rows)
 
     def rewarded(self, reward: NDArray[Any]) -> None:
         """Pass the rewards of the last actions to the memories; call it before ``reset``.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.observations import REMEMBERED, Part
 
-__all__ = ["MEMORIES", "Memory"]
+__all__ = ["MEMORIES", "STATE", "Memory", "NetworkState", "following", "state_parts"]
 
 Array = NDArray[np.float32]
 Rows = NDArray[np.bool_]
@@ -113,6 +113,21 @@ class ReturnsToGo(Memory):
         self.values[self._begun, -1] -= reward[self._begun]
 
 
+class NetworkState(Memory):
+    """What the policy itself hands on from one decision to the next, ``[N, S]``.
+
+    A recurrent network's hidden state, its last output, its clock. The policy computes the next one
+    (``PolicyInputs.advance``), and an agent keeps it.
+    """
+
+    def decided(self, obs: Array, chunk: Array, rows: Rows) -> None:
+        """Wait for :meth:`keep`: the state is no function of what was observed and decided."""
+
+    def keep(self, state: Array, rows: Rows) -> None:
+        """Keep the state ``[N, S]`` after a decision of some rows."""
+        self.values[rows] = state[rows]
+
+
 class Steps(Memory):
     """Decisions of the episode before this one, ``[N, 1]``."""
 
@@ -124,6 +139,19 @@ class Steps(Memory):
 
 
 MEMORIES: Mapping[str, type[Memory]] = dict(
-    zip(REMEMBERED, (PastObservations, PastActions, ReturnsToGo, Steps), strict=True)
+    zip(REMEMBERED, (PastObservations, PastActions, ReturnsToGo, Steps, NetworkState), strict=True)
 )
 """The kinds of memory by the names that parts ask for them with."""
+
+STATE = "state"
+"""The name of the kind that the policy computes itself."""
+
+
+def state_parts(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Return the parts that a policy hands on to its own next decision."""
+    return {name: part for name, part in parts.items() if part.remembered == STATE}
+
+
+def following(part: str) -> str:
+    """Return what a graph calls the next value of a part that it hands on."""
+    return f"next_{part}"

@@ -1,4 +1,4 @@
-"""Write the lock of a Python: what ``trimtab[all,dev,docs]`` needs, each package at one version.
+"""Write the lock of a Python: what ``trimtab[all,dev,docs,others]`` needs, each at one version.
 
 Run it as ``make lock``. It makes a fresh environment in a temporary folder, installs the project
 with all its extras there while holding every package to the version that the present lock names,
@@ -23,15 +23,22 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 FIRST = ROOT / "requirements.lock"
 LOCK = FIRST if PYTHON == "3.11" else ROOT / f"requirements-{PYTHON}.lock"
 HEADER = f"""\
-# Written by `make lock` (scripts/lock.py): `trimtab[all,dev,docs]` on Python {PYTHON}, Linux.
+# Written by `make lock` (scripts/lock.py): `trimtab[all,dev,docs,others]`
+# on Python {PYTHON}, Linux.
 # Change pyproject.toml and run `make lock` again rather than editing this file.
 """
 # What dm_control and robosuite ask for and no task here imports; the Makefile names them too.
 # pynput needs evdev, which has to be compiled; labmaze has no wheel for 3.13; mink holds numpy
 # below 2.
-UNUSED = {} if PYTHON == "3.11" else {"pynput": "1.8.2"}
+UNUSED = {} if PYTHON == "3.11" else {"pynput": "1.8.2", "evdev": "2.0.0"}
 if PYTHON not in ("3.11", "3.12"):
     UNUSED |= {"labmaze": "1.0.6", "mink": "0.0.5"}
+# What the packages of the extra `others` ask for, of which only files are read.
+UNUSED |= {
+    "defusedxml": "0.7.1", "importlib_metadata": "8.7.0", "importlib_resources": "6.5.2",
+    "loguru": "0.7.3", "netifaces": "0.11.0", "pin": "3.7.0", "sshkeyboard": "2.3.1",
+    "tyro": "0.10.0", "zmq": "0.0.0",
+}  # fmt: skip
 PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[A-Za-z0-9.!]+)(\+[a-z0-9.]+)?")
 OURSELVES = {"pip", "trimtab"}
 # A build of torch for CUDA pins these itself, and a build for the processor has none of them.
@@ -84,13 +91,14 @@ def main() -> None:
             said = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
             (note / "METADATA").write_text(said, encoding="utf-8")
         pip = [str(environment / "bin" / "python"), "-m", "pip"]
-        project = f"{ROOT}[all,dev,docs]"
+        project = f"{ROOT}[all,dev,docs,others]"
         subprocess.run([*pip, "install", "-c", str(constraints), "-e", project], check=True)
         subprocess.run([*pip, "check"], check=True)
         frozen = subprocess.check_output([*pip, "freeze", "--all", "--exclude-editable"], text=True)
 
     new = read_pins(frozen)
-    for name in [name for name in new if name in OURSELVES | UNUSED.keys() or CUDA.fullmatch(name)]:
+    left_out = OURSELVES | {canonical(name) for name in UNUSED}
+    for name in [name for name in new if name in left_out or CUDA.fullmatch(name)]:
         del new[name]
     lines = list(new.values())
     beside = LOCK.with_name(f".{LOCK.name}.tmp")

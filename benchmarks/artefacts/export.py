@@ -1,4 +1,4 @@
-"""Bundles of finished runs, and of what other libraries saved.
+"""Bundles of finished runs, of weight files of other libraries, and of ONNX files of others.
 
 A run's own ``policy/`` has no ONNX file. To write one takes seconds, and of the fifty runs of a
 suite only one needs it.
@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,18 +23,26 @@ from trimtab.benchmarks.artefacts.weights import export_weights
 from trimtab.benchmarks.training.base import load_base, training
 from trimtab.benchmarks.training.folder import read_result
 from trimtab.benchmarks.training.record import results_of
+from trimtab.benchmarks.training.without_task import NO_TASK
+from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError, nearest
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.files import described_in
 from trimtab.policies.bundle.lerobot import write_lerobot
+from trimtab.policies.bundle.program import write_program
 from trimtab.policies.bundle.withheld import withhold_weights
+from trimtab.policies.imports.foreign import read_foreign, write_foreign
 from trimtab.policies.imports.weights import is_lerobot
 from trimtab.policies.kinds.real_time_chunking import RealTimeChunkingPolicy
 from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
+from trimtab.policies.memory import state_parts
 
-__all__ = ["CHUNKING", "export_black_box", "export_bundle", "export_policy", "policy_settings"]
+__all__ = [
+    "CHUNKING", "export_black_box", "export_bundle", "export_onnx_file", "export_policy",
+    "policy_settings",
+]  # fmt: skip
 
 CHUNKING: Mapping[str, Callable[[Policy], Policy]] = {
     "rtc": RealTimeChunkingPolicy,
@@ -80,10 +89,11 @@ def export_policy(
     """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
 
     Args:
-        run: a finished run, a bundle, or a weight file of another library.
-        out: folder of the bundle; an older bundle there is replaced.
+        run: a finished run, a bundle, or a weight file or an ONNX file of others.
+        out: folder of the bundle; an older bundle there is replaced. A name that ends with ``.pt2``
+            is that of a program of ``torch.export``, a file, in place of a bundle.
         env: task of a weight file.
-        contract: file that says what a weight file does not.
+        contract: YAML file that says what a file of others does not.
         weights: False for a black box, the graph alone.
         chunking: as for :func:`export_bundle`.
         settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
@@ -105,6 +115,11 @@ def export_policy(
         raise TrimtabError(
             f"export: out={out} lies within {bundle}, a bundle; choose another place"
         )
+    if (network := source.suffix == ".onnx") and (env or not contract):
+        cure = (
+            "leave env= out, and name it in the contract" if env else "add contract=<a YAML file>"
+        )
+        raise TrimtabError(f"export: {run} does not say what its numbers mean: {cure}")
     named = f"env={env}" if env else f"contract={contract}"
     foreign = bool(env or contract)
     if foreign and source.is_dir() and not is_lerobot(source):
@@ -123,14 +138,21 @@ def export_policy(
             f"export: {run} does not say its task: add env=<a task>, or contract=<a file> with "
             "control_rate and the limits of actions"
         )
+    if target.suffix == ".pt2":
+        if foreign or not weights or lerobot or chunking or limits:
+            raise TrimtabError(f"export: out={out}: a program is made of a run or bundle alone")
+        policy, _ = adjusted_policy(load_base(run), settings or {})
+        return {"torch.export": write_program(policy, target)}
     write: Callable[[Path], dict[str, float]] = (
-        functools.partial(export_weights, source, env, contract, limits=limits)
+        functools.partial(export_onnx_file, source, Path(contract).expanduser(), limits=limits)
+        if network
+        else functools.partial(export_weights, source, env, contract, limits=limits)
         if foreign or is_lerobot(source)
         else functools.partial(
             export_bundle, source, settings=settings, chunking=chunking, limits=limits
         )
     )
-    if not weights:
+    if not weights and not network:  # which is a graph alone anyway
         write = functools.partial(export_black_box, write)
     if not lerobot:
         return write(target)
@@ -164,6 +186,10 @@ def export_bundle(
     bundle = load_base(str(run))
     if "warning" in bundle.config:  # it is of this policy, as it acts
         logger.warning("%s: its warning is left out; calibrate the new bundle", run)
+    if state_parts(bundle.policy.spec.parts) and not (settings or chunking or limits):
+        # What its graph hands on is a second output, which only the graph itself has.
+        withhold_weights(bundle.folder, out)
+        return check_bundle(out)
     if chunking:
         bundle = replace(bundle, policy=CHUNKING[chunking](bundle.policy))
     policy, changed = adjusted_policy(bundle, settings or {})
@@ -202,3 +228,59 @@ def export_black_box(write: Callable[[Path], object], out: Path) -> dict[str, fl
         write(whole)
         withhold_weights(whole, out)
     return {"onnx": check_bundle(out)["onnx"]}  # torch has nothing of its own to replay
+
+
+def export_onnx_file(
+    network: Path, contract: Path, out: Path, limits: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Write an ONNX file of others as a bundle without weights; return its replay error.
+
+    Args:
+        network: the file.
+        contract: what its numbers mean.
+        out: folder of the bundle; an older bundle there is replaced.
+        limits: of a robot's commands; None for those of the contract.
+
+    Raises:
+        TrimtabError: if the two do not fit one another, or the task that the contract names.
+    """
+    foreign = read_foreign(network, contract)
+    given = {} if limits is None else {"limits": limits}
+    if not foreign.contract.task:
+        return write_foreign(foreign, out, {"env": f"{NO_TASK}:{network.stem}", **given})
+    task = get_spec(foreign.contract.task)
+    where, said = foreign.contract.where, foreign.contract
+    for what, ours, theirs in (
+        ("numbers that are observed", foreign.obs_dim, task.obs_dim),
+        ("numbers of an action", foreign.network.actions, task.action_dim),
+        ("control_rate", said.control_rate, task.control_rate),
+        ("action.low", said.low or task.action_low, task.action_low),
+        ("action.high", said.high or task.action_high, task.action_high),
+    ):
+        if ours is not theirs and not _close(ours, theirs):
+            raise TrimtabError(
+                f"{where}: {what}: {_told(ours)}, and {task.id} has {_told(theirs)}; correct it, "
+                "or leave the task out"
+            )
+    return write_foreign(
+        foreign,
+        out,
+        {
+            "env": task.id,
+            "env_horizon": task.horizon,
+            "env_options": dict(task.options),
+            "fingerprint": task.fingerprint,
+            "low": task.action_low,
+            "high": task.action_high,
+            **given,
+        },
+    )
+
+
+def _close(ours: Any, theirs: Any) -> bool:
+    """Return whether numbers are those of a task, which has them in float32."""
+    return None not in (ours, theirs) and np.allclose(ours, theirs, rtol=1e-6)
+
+
+def _told(value: Any) -> str:
+    return f"{str(value)[:60]}…" if len(str(value)) > 60 else str(value)

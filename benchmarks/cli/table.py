@@ -279,6 +279,8 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
             "trimtab export run=model.pt contract=contract.yaml out=my-bundle",
+            "trimtab export run=policy.onnx contract=contract.yaml out=my-bundle",
+            "trimtab export run=my-bundle out=for-mjlab dialect=mjlab",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
             "trimtab export run=runs/…/seed0 out=flowing chunking=rtc",
@@ -286,11 +288,20 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=for-lerobot as=lerobot",
         ),
         {
-            "run": Setting(..., "a finished run, a bundle, or a weight file of another library"),
-            "out": Setting(..., "folder of the bundle to write"),
+            "run": Setting(
+                ..., "a finished run, a bundle, or a weight file or an ONNX file of others"
+            ),
+            "out": Setting(
+                ..., "folder of the bundle to write; a name with .pt2: a program of torch.export"
+            ),
             "env": Setting("", "task of a weight file, which does not name it"),
+            "dialect": Setting(
+                "",
+                "in place of a bundle: an ONNX file as a locomotion stack reads it",
+                ("", "mjlab", "holosoma", "unitree"),
+            ),
             "contract": Setting(
-                "", "file that says what a weight file does not: activation, rate, limits"
+                "", "YAML file that says what a file of others does not: activation, rate, names"
             ),
             "weights": Setting(
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")

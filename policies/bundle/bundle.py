@@ -26,7 +26,7 @@ from torch import Tensor
 
 from trimtab.errors import TrimtabError, nearest
 from trimtab.files import atomic_directory, resolved
-from trimtab.observations import Part, tree_map
+from trimtab.observations import FLAT, Part, tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import (
     CARD,
@@ -119,9 +119,9 @@ def save_bundle(
             cannot be written or holds other files. Nothing is written then.
     """
     folder = resolved(folder)
-    _check_target(folder)
+    check_target(folder)
     golden = golden_rows(policy)
-    config = _make_config(policy, contract) | replay_tolerance(policy, golden)
+    config = make_config(policy, contract) | replay_tolerance(policy, golden)
     files = {MODEL: safetensors.torch.save(_state(policy)), GOLDEN: safetensors.torch.save(golden)}
     if onnx:
         files[ONNX] = export_onnx(policy, {"trimtab": json.dumps(config, sort_keys=True)})
@@ -155,7 +155,7 @@ def add_warning(
             files.
     """
     folder = resolved(folder)
-    _check_target(folder)
+    check_target(folder)
     config, files = read_files(source)
     card = Path(source) / CARD
     text = card.read_text(encoding="utf-8") if card.is_file() else model_card(config)
@@ -335,7 +335,7 @@ def _state(policy: Policy) -> dict[str, Tensor]:
     }
 
 
-def _make_config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
+def make_config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of ``config.json``, without the hashes.
 
     Raises:
@@ -401,8 +401,8 @@ def _describe_observation(policy: Policy, units: str, given: Mapping[str, Any]) 
     spec, entries = policy.spec, {}
     for name, part in spec.layout.items():
         past = [spec.history] if spec.history > 1 and part.given is None else []
-        own_units = None if spec.parts else _listed(given, "obs_units", part.size)
-        names = None if spec.parts else _listed(given, "obs_names", part.size)
+        own_units = _listed(given, "obs_units", part.size) if name == FLAT else None
+        names = _listed(given, "obs_names", part.size) if name == FLAT else None
         entries[name] = {
             "dtype": part.dtype,
             "shape": ["batch", *past, *part.shape],
@@ -436,7 +436,7 @@ def _packages() -> dict[str, str]:
     return {"python": platform.python_version(), "trimtab": __version__, **versions}
 
 
-def _check_target(folder: Path) -> None:
+def check_target(folder: Path) -> None:
     """Check that a folder holds nothing but a bundle's files, so that it may be replaced."""
     if folder.exists() and not folder.is_dir():
         raise TrimtabError(f"bundle {folder}: is a file; choose another folder")

@@ -27,6 +27,7 @@ from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.bundle.limits import Limits
+from trimtab.policies.memory import following, state_parts
 
 Array = NDArray[np.float32]
 
@@ -159,6 +160,12 @@ class Contract:
             for name, part in self.parts.items()
         }
         return {**shapes, "noise": self.noise_shape}
+
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one row of each output of the policy, by its name in the graph."""
+        handed_on = {following(name): part.shape for name, part in state_parts(self.parts).items()}
+        return {"action": (self.horizon, self.action_dim), **handed_on}
 
     @property
     def input_types(self) -> dict[str, str]:
@@ -343,8 +350,8 @@ def read_golden(data: bytes, contract: Contract, where: str) -> dict[str, NDArra
     """
     tensors = read_safetensors(data, where)
     rows = min((len(tensor) if tensor.ndim else 0 for tensor in tensors.values()), default=0)
-    shapes = {**contract.input_shapes, "action": (contract.horizon, contract.action_dim)}
-    types = {**contract.input_types, "action": "float32"}
+    shapes = {**contract.input_shapes, **contract.output_shapes}
+    types = {**contract.input_types, **dict.fromkeys(contract.output_shapes, "float32")}
     if set(tensors) != set(shapes) or rows < GOLDEN_ROWS:
         *names, last = shapes
         raise TrimtabError(

@@ -13,7 +13,7 @@ from trimtab.observations import FLAT, joined, tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import MOST_TOLERANCE, TOLERANCE, Array
 from trimtab.policies.features import column_of, observations
-from trimtab.policies.memory import MEMORIES
+from trimtab.policies.memory import MEMORIES, following
 from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.policies.networks.samplers import TableSampler
 from trimtab.policies.normalizer import Normalizer
@@ -44,7 +44,12 @@ def golden_rows(policy: Policy) -> dict[str, Tensor]:
     finally:
         policy.train(training)
     parts = {name: part.contiguous() for name, part in joined(obs).items()}
-    return {**parts, "noise": drawn, "action": action.cpu().contiguous()}
+    rows = {**parts, "noise": drawn, "action": action.cpu().contiguous()}
+    if policy.inputs.advance is not None:
+        read = tree_map(lambda part: part.numpy(), parts)
+        for name, value in policy.inputs.advance(read, noise).items():
+            rows[following(name)] = torch.from_numpy(value)
+    return rows
 
 
 def replay_tolerance(policy: Policy, golden: Mapping[str, Tensor]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from onnx import compose, version_converter
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.black_box import OPERATOR
 
-__all__ = ["inline"]
+__all__ = ["add_prefix", "inline"]
 
 _DOMAIN, _TYPE = OPERATOR.split("::")
 
@@ -47,7 +47,9 @@ def _nodes(
     model: onnx.ModelProto, node: onnx.NodeProto, graph: bytes, prefix: str
 ) -> list[onnx.NodeProto]:
     """Return the nodes that take the place of ``node``; their weights go to ``model``."""
-    part = compose.add_prefix(_fitting(onnx.load_from_string(graph), model), prefix)
+    part = _fitting(onnx.load_from_string(graph), model)
+    part = compose.add_prefix(part, prefix, *[False] * 6)  # of functions; it misses names in loops
+    add_prefix(part.graph, prefix)
     wires = dict(zip([port.name for port in part.graph.input], node.input, strict=True))
     wires |= dict(zip([port.name for port in part.graph.output], node.output, strict=True))
     _rename(part.graph, wires)
@@ -80,6 +82,21 @@ def _fitting(part: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
                 f"graph around it those of version {versions[one.domain]}"
             )
     return part
+
+
+def add_prefix(graph: onnx.GraphProto, prefix: str) -> None:
+    """Put a prefix before every name of a graph, also inside of branches and loops, in place."""
+    ports = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    for named in ports:
+        named.name = prefix + named.name
+    for node in graph.node:
+        node.name = prefix + node.name if node.name else ""
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                names[place] = prefix + name if name else ""  # an input that is left out has none
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                add_prefix(inner, prefix)
 
 
 def _rename(graph: onnx.GraphProto, wires: Mapping[str, str]) -> None:

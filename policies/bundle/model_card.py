@@ -29,9 +29,8 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
     parts = [
         front,
         f"# {kind} policy for {env}",
-        f"A {kind} policy trained"
-        + (f" by {algorithm}" if algorithm else "")
-        + f" for `{env}` with Trimtab. One call maps an observation and noise to a chunk of "
+        _origin(kind, config["training"], env)
+        + " One call maps an observation and noise to a chunk of "
         "actions; normalisation and sampler are inside.",
         "## Use",
         "On a robot, with numpy and onnxruntime alone:",
@@ -61,6 +60,14 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
     if results:
         parts += ["## Results", _table("result", results)]
     return "\n\n".join(parts) + "\n"
+
+
+def _origin(kind: str, training: Mapping[str, Any], env: str) -> str:
+    """Return the sentence that says where a policy comes from."""
+    if "file" in training:
+        return f"A {kind} policy for `{env}`, made of somebody else's file `{training['file']}`."
+    by = f" by {training['algorithm']}" if training.get("algorithm") else ""
+    return f"A {kind} policy trained{by} for `{env}` with Trimtab."
 
 
 def _contract(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,13 +37,7 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     Raises:
         TrimtabError: if the policy's forward is not exportable, or ``no_graph`` says why not.
     """
-    # A copy, because exporting sets modes and devices that a policy in training must keep.
-    frozen = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
-    for one in frozen.modules():
-        if isinstance(one, Policy):
-            one.input_check = None  # no part of a graph
-            if one.no_graph:
-                raise TrimtabError(f"export: {one.no_graph}")
+    frozen = frozen_copy(policy)
     boxes = [one for one in frozen.modules() if isinstance(one, BlackBoxPolicy)]
     for number, box in enumerate(boxes):
         box.number = number
@@ -51,11 +45,11 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     obs = observations(torch.zeros(2, policy.spec.obs_dim), policy.spec)
     parts = dict(obs) if isinstance(obs, Mapping) else {FLAT: obs}
     example = (*parts.values(), torch.zeros(2, *policy.noise_shape))
-    graph_of = frozen if isinstance(obs, Tensor) else _Positional(frozen, tuple(parts))
+    graph_of = frozen if isinstance(obs, Tensor) else Positional(frozen, tuple(parts))
     batch = torch.export.Dim("batch")
     sizes = {"obs": {0: batch}, "noise": {0: batch}}
     try:
-        with _quiet():
+        with quiet():
             program = torch.onnx.export(
                 graph_of,
                 example,
@@ -88,6 +82,21 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     return data
 
 
+def frozen_copy(policy: Policy) -> Policy:
+    """Return a copy to be traced: exporting sets modes that a policy in training must keep.
+
+    Raises:
+        TrimtabError: if the policy has no graph.
+    """
+    frozen = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
+    for one in frozen.modules():
+        if isinstance(one, Policy):
+            one.input_check = None  # no part of a graph
+            if one.no_graph:
+                raise TrimtabError(f"export: {one.no_graph}")
+    return frozen
+
+
 def _forget(part: Any) -> None:
     del part.metadata_props[:]
     part.ClearField("doc_string")
@@ -103,7 +112,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence the exporter's remarks, which concern no user."""
     levels = {logger: logger.level for logger in map(logging.getLogger, _CHATTY)}
     with warnings.catch_warnings(action="ignore"):
@@ -116,7 +125,7 @@ def _quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-class _Positional(nn.Module):
+class Positional(nn.Module):
     """A policy whose inputs are tensors one after another, as a graph has them.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, count
-from trimtab.policies.agent import ArrayObs
+from trimtab.policies.agent import ArrayObs, PolicyInputs
 from trimtab.policies.bundle.checked import NotFinite, checked_array, checked_rows
 from trimtab.policies.bundle.files import (
     GOLDEN,
@@ -25,6 +26,7 @@ from trimtab.policies.bundle.files import (
     read_golden,
     replay_error,
 )
+from trimtab.policies.memory import following, state_parts
 
 __all__ = ["OnnxPolicy", "PolicyFiles", "open_policy", "policy_files", "read_policy"]
 
@@ -120,6 +122,13 @@ class OnnxPolicy:
         self.action_high: Array = np.array(contract.action_high, dtype=np.float32)
         self._where = where
         self._session = None if model is None else _session(model, contract, where)
+        self._handed_on = list(state_parts(contract.parts))
+
+    @property
+    def inputs(self) -> PolicyInputs:
+        """What the policy reads at each decision, and what it hands on to the next one."""
+        found = self.contract.inputs
+        return replace(found, advance=self.advance) if self._handed_on else found
 
     def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], noise: ArrayLike) -> Array:
         """Return the action chunks ``[B, H, A]`` of ``obs [B, O]`` and ``noise [B, *noise_shape]``.
@@ -145,13 +154,16 @@ class OnnxPolicy:
         errors = []
         for rows in (slice(None), slice(0, 1)):
             part = {name: values[rows] for name, values in golden.items()}
-            action = self.limited(self.infer(*inputs_of(part, self.contract)))
-            errors.append(
+            inputs = inputs_of(part, self.contract)
+            replayed = {"action": self.limited(self.infer(*inputs))}
+            if self._handed_on:
+                replayed |= {following(n): part for n, part in self.advance(*inputs).items()}
+            errors += [
                 replay_error(
-                    action, golden["action"][rows], self._where, "onnxruntime",
-                    self.contract.tolerance,
+                    values, golden[name][rows], self._where, "onnxruntime", self.contract.tolerance
                 )
-            )  # fmt: skip
+                for name, values in replayed.items()
+            ]
         return max(errors)
 
     def infer(self, obs: ArrayObs, noise: Array) -> Array:
@@ -160,13 +172,32 @@ class OnnxPolicy:
         Raises:
             TrimtabError: if onnxruntime fails.
         """
+        (action,) = self._run(["action"], obs, noise)
+        return action
+
+    def advance(self, obs: ArrayObs, noise: Array) -> dict[str, Array]:
+        """Return what the policy hands on to its next decision, by the part that will have it.
+
+        Args:
+            obs: as of :meth:`infer`.
+            noise: as of :meth:`infer`.
+
+        Raises:
+            NotFinite: if a value is NaN or infinite.
+            TrimtabError: if onnxruntime fails.
+        """
+        values = self._run([following(name) for name in self._handed_on], obs, noise)
+        if not all(np.isfinite(value).all() for value in values):
+            raise NotFinite(f"{self._where}: the policy's state is not finite; reset it")
+        return dict(zip(self._handed_on, values, strict=True))
+
+    def _run(self, names: list[str], obs: ArrayObs, noise: Array) -> list[Array]:
         parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
         assert self._session is not None
         try:
-            (action,) = self._session.run(["action"], {**parts, "noise": noise})
+            found: list[Array] = self._session.run(names, {**parts, "noise": noise})
         except Exception as error:  # onnxruntime's errors share no public base class
             raise TrimtabError(f"{self._where}: onnxruntime failed: {error}") from error
-        found: Array = action
         return found
 
     def limited(self, action: Array) -> Array:
@@ -205,7 +236,7 @@ def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.Infere
     found = {port.name: list(port.shape[1:]) for port in session.get_inputs()}
     found |= {port.name: list(port.shape[1:]) for port in session.get_outputs()}
     expected = {name: list(shape) for name, shape in contract.input_shapes.items()}
-    expected["action"] = [contract.horizon, contract.action_dim]
+    expected |= {name: list(shape) for name, shape in contract.output_shapes.items()}
     if found != expected:
         raise TrimtabError(
             f"{where}: {ONNX} has inputs and outputs {found}, the contract says {expected}; "

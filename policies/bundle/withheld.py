@@ -31,7 +31,7 @@ from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.types import PolicySpec
 
-__all__ = ["black_box", "withhold_weights"]
+__all__ = ["black_box", "withhold_weights", "write_black_box"]
 
 
 def black_box(
@@ -80,12 +80,29 @@ def withhold_weights(source: str | Path, folder: str | Path) -> Path:
     if folder.exists():
         raise TrimtabError(f"bundle {folder}: exists; choose another folder")
     config.pop("warning", None)  # which is calibrated last
+    return write_black_box(config, files[ONNX], files[GOLDEN], folder)
+
+
+def write_black_box(
+    config: Mapping[str, Any], graph_bytes: bytes, golden: bytes, folder: Path
+) -> Path:
+    """Write a bundle of a graph alone; return its folder.
+
+    Args:
+        config: of the bundle; its hashes and its policy are replaced.
+        graph_bytes: of its graph.
+        golden: bytes of its golden rows.
+        folder: where it goes.
+
+    Raises:
+        TrimtabError: if ``folder`` cannot be written.
+    """
     described = {**config, "policy": {"kind": "black_box"}}
-    graph = onnx.load_from_string(files[ONNX])
+    graph = onnx.load_from_string(graph_bytes)
     del graph.metadata_props[:]  # it repeats what the policy was made of
     body = {key: value for key, value in described.items() if key not in ("files", "sha256")}
     graph.metadata_props.add(key="trimtab", value=json.dumps(body, sort_keys=True))
-    kept = {GOLDEN: files[GOLDEN], ONNX: graph.SerializeToString(deterministic=True)}
+    kept = {GOLDEN: golden, ONNX: graph.SerializeToString(deterministic=True)}
     described = sealed(described, kept)
     with atomic_directory(folder) as draft:
         for name, data in kept.items():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
+from trimtab.policies.agent import ArrayObs, PolicyInputs
 from trimtab.policies.base import Policy
+from trimtab.policies.memory import following, state_parts
 from trimtab.types import Obs, PolicySpec
 
 __all__ = ["OPERATOR", "BlackBoxPolicy"]
@@ -58,6 +62,27 @@ class BlackBoxPolicy(Policy):
         policy.onnx_bytes.copy_(torch.frombuffer(bytearray(graph), dtype=torch.uint8))
         policy.session()
         return policy
+
+    @property
+    def inputs(self) -> PolicyInputs:
+        """What it reads at each decision, and what it hands on to the next one."""
+        found = super().inputs
+        return replace(found, advance=self.advance) if state_parts(found.parts) else found
+
+    def advance(self, obs: ArrayObs, noise: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Return what the graph hands on, by the part that will have it at the next decision.
+
+        Args:
+            obs: raw parts ``[B, ...]``.
+            noise: ``[B, *noise_shape]``.
+
+        Raises:
+            TrimtabError: if onnxruntime fails.
+        """
+        assert isinstance(obs, Mapping)  # a flat observation alone hands nothing on
+        names = list(state_parts(self.spec.parts))
+        values = self._run([following(name) for name in names], {**obs, "noise": noise})
+        return dict(zip(names, values, strict=True))
 
     def graph_bytes(self) -> bytes:
         """Return the graph as it would lie in a file."""
@@ -119,13 +144,17 @@ class BlackBoxPolicy(Policy):
             name: np.ascontiguousarray(tensor.detach().cpu().numpy())
             for name, tensor in inputs.items()
         }
+        (action,) = self._run(["action"], arrays)
+        return torch.from_numpy(action).to(inputs["noise"].device)
+
+    def _run(self, names: list[str], arrays: Mapping[str, Any]) -> list[NDArray[np.float32]]:
         try:
-            (action,) = self.session().run(["action"], arrays)
+            found: list[NDArray[np.float32]] = self.session().run(names, dict(arrays))
         except TrimtabError:
             raise
         except Exception as error:  # onnxruntime's errors share no public base class
             raise TrimtabError(f"black box: onnxruntime failed: {error}") from error
-        return torch.from_numpy(action).to(inputs["noise"].device)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the session, which a copy opens for itself."""

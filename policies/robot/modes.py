@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError, nearest
 from trimtab.policies.agent import PREVIOUS, RESTART, WEIGHTS, PolicyInputs
+from trimtab.policies.memory import STATE
 from trimtab.policies.robot.plan import Array, Chunk
 
 Weights = NDArray[np.float64]
@@ -338,8 +339,10 @@ def check_mode(
             f"mode: {type(mode).__name__}: the policy does not read {' and '.join(needed)}; make a "
             f"bundle that does by trimtab export chunking={word}"
         )
-    remembers = any(part.remembered for part in policy_inputs.parts.values())
-    if (policy_inputs.history > 1 or remembers) and mode.interval != act_steps:
+    kinds = {part.remembered for part in policy_inputs.parts.values()} - {""}
+    # What a policy hands on itself is known as soon as its answer is.
+    remembers = bool(kinds - {STATE})
+    if (policy_inputs.history > 1 or kinds) and mode.interval != act_steps:
         raise TrimtabError(
             f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
             f"{act_steps} ticks apart in training; give interval={act_steps}"

@@ -114,7 +114,7 @@ class PolicyRunner(OnnxPolicy):
             fallback.check(self._limiter.low, self._limiter.high)
         given = contract.evaluate_deterministic if deterministic is None else deterministic
         self._agent = Agent(
-            self.infer, 1, contract.inputs, act_steps=contract.act_steps, deterministic=given
+            self.infer, 1, self.inputs, act_steps=contract.act_steps, deterministic=given
         )
         self.counts: Counter[str] = Counter()
         self._timeline = Timeline(self.mode, self.horizon)

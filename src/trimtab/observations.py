@@ -30,7 +30,7 @@ DTYPES = ("float32", "uint8")
 """What a part may consist of: numbers in raw units, or bytes of a picture."""
 
 
-REMEMBERED = ("observations", "actions", "returns", "steps")
+REMEMBERED = ("observations", "actions", "returns", "steps", "state")
 """What an agent can remember of an episode: ``trimtab.policies.memory`` says what each one is."""
 
 

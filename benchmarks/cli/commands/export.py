@@ -8,6 +8,7 @@ from trimtab.benchmarks.artefacts.export import export_policy, policy_settings
 from trimtab.benchmarks.cli.options import command_limits
 from trimtab.benchmarks.cli.screen import print_line
 from trimtab.errors import TrimtabError
+from trimtab.policies.imports.dialects import write_dialect
 
 __all__ = ["export"]
 
@@ -20,10 +21,17 @@ def export(
     weights: str,
     chunking: str,
     limits: str,
+    dialect: str,
     overrides: Sequence[str] = (),
     **layout: str,
 ) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
+    if dialect:
+        if env or contract or overrides or weights == "false":
+            raise TrimtabError(f"export: dialect={dialect}: give a bundle, and no other setting")
+        write_dialect(run, out, dialect)
+        print_line(f"{dialect}: {out}")
+        return 0
     settings = policy_settings(list(overrides))
     if (env or contract) and settings:
         raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
@@ -33,7 +41,7 @@ def export(
         lerobot=layout["as"] == "lerobot",
     )  # fmt: skip
     print_line(
-        f"{layout['as']}: {out}; golden rows replay within "
+        f"{'program' if out.endswith('.pt2') else layout['as']}: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )
     return 0

@@ -1,0 +1,1 @@
+"""A task for the policy of somebody else: a humanoid that walks."""

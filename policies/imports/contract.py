@@ -1,0 +1,528 @@
+"""What somebody else's network file does not say: the contract, a small YAML file beside it.
+
+Which tensor is what, what the joints are called and in which order each side has them, how an
+observation is put together, what an output means. ``docs/foreign-policies.md`` explains it entry by
+entry. All lists have the robot's order, or are mappings by joint; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from trimtab.errors import TrimtabError, nearest
+from trimtab.files import decoded, read_bytes
+
+__all__ = ["ForeignContract", "History", "State", "Term", "read_contract"]
+
+Numbers = tuple[float, ...]
+
+_LAST = ("raw", "clipped", "scaled")
+_ORDERS = ("listed", "sorted")
+_HISTORY: Mapping[str, tuple[str, ...]] = {
+    "order": ("oldest_first", "newest_first"),
+    "layout": ("terms", "frames"),
+    "fill": ("first", "zeros"),
+}
+_MOST_HISTORY = 1000
+
+
+@dataclass(frozen=True)
+class State:
+    """One recurrent state of the network.
+
+    Attributes:
+        name: of the input tensor.
+        next: of the output tensor with its value at the next decision.
+        initial: numbers as an episode begins; empty for zeros.
+    """
+
+    name: str
+    next: str
+    initial: Numbers = ()
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of the observation that the network reads.
+
+    Attributes:
+        name: of the term.
+        size: how many numbers one observation has of it.
+        joints: whether they belong to the joints, one each.
+        last_action: empty where the robot gives the term. ``raw``: the network's last output,
+            which the policy remembers itself; ``clipped``: after the action's clip; ``scaled``:
+            after its scale too.
+        subtract: taken off first, ``[size]``, in the robot's order and units.
+        scale: factors ``[size]``.
+        clip: lower and upper limit, or None.
+        clip_first: whether it is clipped before it is scaled.
+        low: where values usually begin, ``[size]``.
+        high: where they usually end, ``[size]``.
+        names: of its entries.
+        units: of its entries.
+        history: observations of it that the network reads; 0 for as many as of the others.
+    """
+
+    name: str
+    size: int
+    joints: bool
+    last_action: str
+    subtract: Numbers
+    scale: Numbers
+    clip: tuple[float, float] | None
+    clip_first: bool
+    low: Numbers
+    high: Numbers
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    history: int = 0
+
+
+@dataclass(frozen=True)
+class History:
+    """How past observations stand in the vector that the network reads.
+
+    Attributes:
+        length: observations, the present one included.
+        order: ``oldest_first`` or ``newest_first``.
+        layout: ``terms``: all past values of the first term, then of the second; ``frames``: whole
+            observations one after another.
+        fill: what stands for observations before an episode's first: that one, or ``zeros``.
+    """
+
+    length: int = 1
+    order: str = "oldest_first"
+    layout: str = "terms"
+    fill: str = "first"
+
+
+@dataclass(frozen=True)
+class ForeignContract:
+    """What is known of a network beside its file.
+
+    Attributes:
+        where: names the file, for messages.
+        task: id of a task, or empty.
+        control_rate: decisions a second in Hz, or None.
+        observation: name of the input tensor of the observation, or empty.
+        action: name of the output tensor of the action, or empty.
+        noise: name of the input tensor of the noise, or empty.
+        states: recurrent states.
+        robot: names of the actions in the robot's order; empty where they have none.
+        network: the same names in the network's order.
+        terms: in the order in which the robot gives them.
+        order: names of the terms in the order in which the network reads them.
+        history: of the observation.
+        pose: added to a scaled output, ``[A]``, the robot's order.
+        scale: factors of an output, ``[A]``, the robot's order.
+        clip: limits of an output before it is scaled, or None.
+        low: lower limits of an action ``[A]``, raw units; empty for the task's.
+        high: upper limits.
+        units: of the actions.
+        act_steps: actions that are played of a chunk.
+        limits: of rates, as ``save_bundle`` takes them.
+        gains: ``stiffness`` and ``damping`` of the joints ``[A]``, the robot's order.
+    """
+
+    where: str
+    task: str
+    control_rate: float | None
+    observation: str
+    action: str
+    noise: str
+    states: tuple[State, ...]
+    robot: tuple[str, ...]
+    network: tuple[str, ...]
+    terms: tuple[Term, ...]
+    order: tuple[str, ...]
+    history: History
+    pose: Numbers
+    scale: Numbers
+    clip: tuple[float, float] | None
+    low: Numbers
+    high: Numbers
+    units: tuple[str, ...]
+    act_steps: int
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    gains: Mapping[str, Numbers] = field(default_factory=dict)
+
+    @property
+    def observed(self) -> tuple[Term, ...]:
+        """The terms that the robot gives, in its order."""
+        return tuple(term for term in self.terms if not term.last_action)
+
+    @property
+    def remembers_last(self) -> str:
+        """Which last action the policy remembers; empty if it reads none."""
+        return next((term.last_action for term in self.terms if term.last_action), "")
+
+    def frames_of(self, term: Term) -> int:
+        """Return how many observations of a term the network reads."""
+        return term.history or self.history.length
+
+    @property
+    def width(self) -> int:
+        """How many numbers the network reads."""
+        return sum(term.size * self.frames_of(term) for term in self.terms)
+
+    def term(self, name: str) -> Term:
+        """Return a term by its name."""
+        return next(term for term in self.terms if term.name == name)
+
+
+def read_contract(
+    path: str | Path, count_actions: Callable[[str, Sequence[str]], int]
+) -> ForeignContract:
+    """Read a contract.
+
+    Args:
+        path: the YAML file. No tag of it is carried out.
+        count_actions: returns how many numbers an action has, from the name of the network's output
+            (empty where the contract has none) and the names of outputs that are states.
+
+    Raises:
+        TrimtabError: naming the entry that is missing, unknown, malformed or contradicts another.
+    """
+    where = f"contract {path}"
+    try:
+        # By the reader of settings, which knows 1e-3 for a number and refuses a key that is twice.
+        value: Any = OmegaConf.to_container(OmegaConf.create(decoded(read_bytes(path))))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise TrimtabError(f"{where}: is no YAML ({str(error).splitlines()[0]})") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise TrimtabError(f"{where}: cannot be read ({error}); check the path") from error
+    except AssertionError:  # what OmegaConf raises of a single value
+        value = None
+    return _Reader(where, count_actions).read(value)
+
+
+class _Reader:
+    """Reads the sections of one contract.
+
+    Args:
+        where: names the file.
+        count_actions: as of :func:`read_contract`.
+    """
+
+    def __init__(self, where: str, count_actions: Callable[[str, Sequence[str]], int]) -> None:
+        self.where, self.count_actions = where, count_actions
+        self.actions = 0
+        self.robot: tuple[str, ...] = ()
+        self.pose: Numbers = ()
+
+    def read(self, value: Any) -> ForeignContract:
+        top = self.section(
+            value, "", "task", "control_rate", "network", "joints", "observation", "action",
+            "limits", "gains",
+        )  # fmt: skip
+        tensors = self.section(
+            top.get("network"), "network", "observation", "action", "noise", "states"
+        )
+        states = self.states(tensors.get("states"))
+        output = self.text(tensors.get("action"), "network.action")
+        self.actions = self.count_actions(output, [one.next for one in states])
+        self.robot, network = self.joints(top.get("joints"))
+        action = self.section(
+            top.get("action"), "action", "default", "scale", "clip", "low", "high", "units",
+            "act_steps",
+        )  # fmt: skip
+        self.pose = self.by_joint(action.get("default", 0.0), "action.default")
+        observation = self.section(
+            top.get("observation"), "observation", "order", "terms", "clip", "clip_first", "history"
+        )
+        terms = self.terms(observation)
+        low, high = self.ends(action)
+        gains = self.section(top.get("gains"), "gains", "stiffness", "damping")
+        limits = top.get("limits") or {}
+        if not isinstance(limits, dict):
+            raise self.refusal("limits: must be a mapping, such as velocity: 2.0")
+        rate = top.get("control_rate")
+        if "control_rate" not in top:
+            raise self.refusal("control_rate: is missing; give decisions a second, or null")
+        if rate is not None and (not _is_number(rate) or rate <= 0):
+            raise self.refusal(f"control_rate: must be decisions a second, got {rate!r}")
+        return ForeignContract(
+            where=self.where,
+            task=self.text(top.get("task"), "task"),
+            control_rate=None if rate is None else float(rate),
+            observation=self.text(tensors.get("observation"), "network.observation"),
+            action=output,
+            noise=self.text(tensors.get("noise"), "network.noise"),
+            states=states,
+            robot=self.robot,
+            network=network,
+            terms=terms,
+            order=self.order(observation.get("order"), [term.name for term in terms]),
+            history=self.history(observation.get("history")),
+            pose=self.pose,
+            scale=self.by_joint(action.get("scale", 1.0), "action.scale"),
+            clip=self.clip(action.get("clip"), "action.clip"),
+            low=low,
+            high=high,
+            units=self.texts(action.get("units"), "action.units", self.actions),
+            act_steps=self.whole(action.get("act_steps", 1), "action.act_steps"),
+            limits=limits,
+            gains={name: self.by_joint(value, f"gains.{name}") for name, value in gains.items()},
+        )
+
+    def joints(self, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names in the robot's order, and in the network's."""
+        section = self.section(value, "joints", "robot", "network")
+        if not section:
+            return (), ()
+        if "robot" not in section:
+            raise self.refusal("joints.robot: is missing; list the joints in your robot's order")
+        robot = self.names(section["robot"], "joints.robot")
+        network = self.names(section.get("network", list(robot)), "joints.network")
+        for one, other, what in (
+            (robot, network, "joints.network lacks"),
+            (network, robot, "joints.robot lacks"),
+        ):
+            lacking = [name for name in one if name not in other]
+            if lacking:
+                raise self.refusal(f"{what} {', '.join(lacking)}, which the other list has")
+        if len(robot) != self.actions:
+            raise self.refusal(
+                f"joints.robot: has {len(robot)} names, and the network has {self.actions} actions"
+            )
+        return robot, network
+
+    def names(self, value: Any, where: str) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(n, str) and n for n in value):
+            raise self.refusal(f"{where}: must be a list of names, got {str(value)[:80]}")
+        for name in value:
+            if value.count(name) > 1:
+                raise self.refusal(f"{where}: has {name!r} twice; each joint has its own name")
+        return tuple(value)
+
+    def terms(self, observation: Mapping[str, Any]) -> tuple[Term, ...]:
+        """Return the terms, in the order of the file."""
+        listed = observation.get("terms")
+        if not isinstance(listed, dict) or not listed:
+            raise self.refusal(
+                "observation.terms: is missing; give each term by its name, such as "
+                "base_ang_vel: {size: 3}, in the order in which your robot gives them"
+            )
+        found = tuple(self.term(str(name), entry, observation) for name, entry in listed.items())
+        if not [term for term in found if not term.last_action]:
+            raise self.refusal("observation.terms: has none that the robot gives; add one")
+        kinds = {term.last_action for term in found if term.last_action}
+        if len(kinds) > 1:
+            raise self.refusal(f"observation.terms: last_action is {' and '.join(sorted(kinds))}")
+        return found
+
+    def term(self, name: str, value: Any, observation: Mapping[str, Any]) -> Term:
+        where = f"observation.terms.{name}"
+        entry = self.section(
+            value, where, "size", "joints", "last_action", "subtract", "scale", "clip",
+            "clip_first", "range", "names", "units", "history",
+        )  # fmt: skip
+        last = self.choice(entry.get("last_action", ""), f"{where}.last_action", ("", *_LAST))
+        joints = self.truth(entry.get("joints", False), f"{where}.joints")
+        if joints and not self.robot:
+            raise self.refusal(f"{where}.joints: the joints have no names; add joints.robot")
+        per_joint = joints or bool(last)
+        if per_joint and entry.get("size", self.actions) != self.actions:
+            raise self.refusal(f"{where}.size: there are {self.actions} actions; leave it out")
+        if not per_joint and "size" not in entry:
+            raise self.refusal(f"{where}.size: is missing; say how many numbers it has")
+        size = self.actions if per_joint else self.whole(entry["size"], f"{where}.size")
+        subtract = entry.get("subtract", 0.0)
+        if subtract == "default":
+            if not per_joint:
+                raise self.refusal(f"{where}.subtract: only a term of joints has a default pose")
+            shift = self.pose
+        else:
+            shift = self.numbers(subtract, f"{where}.subtract", size, per_joint)
+        usual = entry.get("range")
+        if usual is None:
+            low, high = tuple(x - 1 for x in shift), tuple(x + 1 for x in shift)
+        elif isinstance(usual, list) and len(usual) == 2:
+            low, high = (self.numbers(x, f"{where}.range", size, per_joint) for x in usual)
+        else:
+            raise self.refusal(f"{where}.range: must be a pair, such as [-1, 1], got {usual!r}")
+        if per_joint and self.robot:
+            names = tuple(f"{name}.{joint}" for joint in self.robot)
+        else:
+            names = (name,) if size == 1 else tuple(f"{name}.{index}" for index in range(size))
+        first = entry.get("clip_first", observation.get("clip_first", False))
+        clip = self.clip(entry.get("clip", observation.get("clip")), f"{where}.clip")
+        if clip is not None and "clip_first" not in entry and "clip_first" not in observation:
+            scaled = self.numbers(entry.get("scale", 1.0), f"{where}.scale", size, per_joint)
+            if set(scaled) != {1.0}:
+                raise self.refusal(
+                    f"{where}: has a clip and a scale; stacks differ in which comes first, so add "
+                    "clip_first: true (unitree_rl_lab) or clip_first: false (rl_sar)"
+                )
+        return Term(
+            name=name,
+            size=size,
+            joints=per_joint,
+            last_action=last,
+            subtract=shift,
+            scale=self.numbers(entry.get("scale", 1.0), f"{where}.scale", size, per_joint),
+            clip=clip,
+            clip_first=self.truth(first, f"{where}.clip_first"),
+            low=low,
+            high=high,
+            names=self.texts(entry.get("names"), f"{where}.names", size) or names,
+            units=self.texts(entry.get("units"), f"{where}.units", size),
+            history=self.whole(entry["history"], f"{where}.history") if "history" in entry else 0,
+        )
+
+    def order(self, value: Any, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the terms in the order in which the network reads them."""
+        if isinstance(value, list):
+            if sorted(map(str, value)) != sorted(names):
+                raise self.refusal(
+                    f"observation.order: has {', '.join(map(str, value))}; the terms are "
+                    f"{', '.join(names)}, each once"
+                )
+            return tuple(value)
+        if value is None and len(names) > 1:
+            raise self.refusal(
+                "observation.order: is missing; write listed, sorted (holosoma sorts its terms by "
+                "name), or the list of the terms as the network reads them"
+            )
+        chosen = self.choice(value or "listed", "observation.order", _ORDERS)
+        return tuple(sorted(names) if chosen == "sorted" else names)
+
+    def history(self, value: Any) -> History:
+        section = self.section(value, "observation.history", "length", *_HISTORY)
+        length = self.whole(section.get("length", 1), "observation.history.length")
+        if length > _MOST_HISTORY:
+            raise self.refusal(f"observation.history.length: at most {_MOST_HISTORY}")
+        for name, known in _HISTORY.items():
+            if length > 1 and name not in section:
+                raise self.refusal(
+                    f"observation.history.{name}: is missing; write one of {', '.join(known)}"
+                )
+        chosen = {
+            name: self.choice(section[name], f"observation.history.{name}", known)
+            for name, known in _HISTORY.items()
+            if name in section
+        }
+        return History(length, **chosen)
+
+    def states(self, value: Any) -> tuple[State, ...]:
+        if not isinstance(value or {}, dict):
+            raise self.refusal("network.states: must be a mapping, such as h_in: h_out")
+        found = []
+        for name, entry in (value or {}).items():
+            where = f"network.states.{name}"
+            one = {"next": entry} if isinstance(entry, str) else entry
+            section = self.section(one, where, "next", "initial")
+            initial = section.get("initial", [])
+            if not isinstance(initial, list) or not all(map(_is_number, initial)):
+                raise self.refusal(f"{where}.initial: must be a list of finite numbers")
+            following = self.text(section.get("next"), f"{where}.next")
+            if not following:
+                raise self.refusal(f"{where}.next: is missing; name the output that it becomes")
+            found.append(State(str(name), following, tuple(map(float, initial))))
+        return tuple(found)
+
+    def ends(self, action: Mapping[str, Any]) -> tuple[Numbers, Numbers]:
+        """Return the limits of the actions, both or neither."""
+        given = [key for key in ("low", "high") if key in action]
+        if len(given) == 1:
+            raise self.refusal("action: has one of low and high; give both")
+        if not given:
+            return (), ()
+        low, high = (self.by_joint(action[key], f"action.{key}") for key in given)
+        for index, (least, most) in enumerate(zip(low, high, strict=True)):
+            if least >= most:
+                raise self.refusal(f"action: low {least:g} is not below high {most:g} at {index}")
+        return low, high
+
+    def section(self, value: Any, where: str, *known: str) -> dict[str, Any]:
+        """Return a mapping whose names are all known; an empty one for nothing."""
+        inside = f"{where}: " if where else ""
+        if value is None and where:
+            return {}
+        if not isinstance(value, dict):
+            raise self.refusal(f"{inside}must be a mapping of {', '.join(known)}")
+        for name in value:
+            if name not in known:
+                raise self.refusal(
+                    f"{inside}there is no entry {name!r}; {nearest(str(name), known)}"
+                )
+        return value
+
+    def by_joint(self, value: Any, where: str) -> Numbers:
+        return self.numbers(value, where, self.actions, True)
+
+    def numbers(self, value: Any, where: str, size: int, joints: bool) -> Numbers:
+        """Return ``size`` numbers: one for all, a list in the robot's order, or by joint."""
+        if isinstance(value, dict):
+            if not joints or not self.robot:
+                raise self.refusal(f"{where}: is a mapping, and these entries have no names")
+            for name in [n for n in self.robot if n not in value]:
+                raise self.refusal(f"{where}: lacks {name}")
+            for name in [n for n in value if n not in self.robot]:
+                raise self.refusal(f"{where}: there is no joint {name!r}")
+            value = [value[name] for name in self.robot]
+        listed = value if isinstance(value, list) else [value] * size
+        if not all(map(_is_number, listed)):
+            raise self.refusal(f"{where}: must be finite numbers, got {str(value)[:80]}")
+        if len(listed) != size:
+            raise self.refusal(f"{where}: has {len(listed)} numbers, and there are {size} entries")
+        return tuple(map(float, listed))
+
+    def clip(self, value: Any, where: str) -> tuple[float, float] | None:
+        if value is None:
+            return None
+        pair = [-value, value] if _is_number(value) else value
+        if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_number, pair)):
+            raise self.refusal(f"{where}: must be a number or a pair of them, got {value!r}")
+        if pair[0] >= pair[1]:
+            raise self.refusal(f"{where}: {pair[0]:g} is not below {pair[1]:g}")
+        return float(pair[0]), float(pair[1])
+
+    def whole(self, value: Any, where: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.refusal(f"{where}: must be a whole number, at least 1, got {value!r}")
+        return value
+
+    def truth(self, value: Any, where: str) -> bool:
+        if not isinstance(value, bool):
+            raise self.refusal(f"{where}: must be true or false, got {value!r}")
+        return value
+
+    def choice(self, value: Any, where: str, known: Sequence[str]) -> str:
+        if value not in known:
+            raise self.refusal(f"{where}={value}: {nearest(str(value), [k for k in known if k])}")
+        return str(value)
+
+    def text(self, value: Any, where: str) -> str:
+        if value is None:
+            return ""
+        if not isinstance(value, str) or not value:
+            raise self.refusal(f"{where}: must be a name, got {value!r}")
+        return value
+
+    def texts(self, value: Any, where: str, size: int) -> tuple[str, ...]:
+        if value is None:
+            return ()
+        listed = [value] * size if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(t, str) and t for t in listed):
+            raise self.refusal(f"{where}: must be text, or a list of {size}, got {value!r}")
+        if len(listed) != size:
+            raise self.refusal(f"{where}: has {len(listed)} texts, and there are {size} entries")
+        return tuple(listed)
+
+    def refusal(self, why: str) -> TrimtabError:
+        return TrimtabError(f"{self.where}: {why}")
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number that float32 has."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and abs(value) <= 3.4e38

@@ -1,0 +1,276 @@
+"""What locomotion stacks read beside a network: metadata of the ONNX file, or a YAML next to it.
+
+Three dialects. mjlab writes lists as text with commas, rounded to three decimals; holosoma writes
+JSON; unitree_rl_lab has ``deploy.yaml``. A stack sends ``default + scale * output`` to the motors.
+So the graph that is written gives ``(action - default) / scale``, with the very numbers that the
+file says: what is rounded there changes no action.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import yaml
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_directory, decoded, read_bytes
+from trimtab.observations import FLAT
+from trimtab.policies.bundle.files import ONNX, Contract, read_files
+from trimtab.policies.bundle.inlining import add_prefix
+
+__all__ = ["DIALECTS", "read_deploy", "read_metadata", "write_dialect"]
+
+DEPLOY = "deploy.yaml"
+_SLICE = "tag:yaml.org,2002:python/object/apply:builtins.slice"
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """Return what an ONNX file says beside its weights: values of JSON, lists, or else text.
+
+    A text with commas is a list, of numbers where all of it are. No text is carried out.
+
+    Raises:
+        TrimtabError: if it is no ONNX file.
+    """
+    try:
+        model = onnx.load_model_from_string(read_bytes(path))
+    except OSError as error:
+        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except Exception as error:  # protobuf's errors share no public base class
+        raise TrimtabError(f"{path}: is no readable ONNX file ({str(error)[:80]})") from error
+    return {entry.key: _value(entry.value) for entry in model.metadata_props}
+
+
+def read_deploy(path: str | Path) -> dict[str, Any]:
+    """Return the content of a ``deploy.yaml`` of unitree_rl_lab.
+
+    The one tag that its exporter writes, a slice of everything, is read as None; every other tag is
+    refused, and none is carried out.
+
+    Raises:
+        TrimtabError: if it is no such file.
+    """
+    try:
+        loader = _DeployLoader(decoded(read_bytes(path)))
+        try:
+            found = loader.get_single_data()
+        finally:
+            loader.dispose()
+    except OSError as error:
+        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise TrimtabError(f"{path}: is no {DEPLOY} ({' '.join(str(error).split())})") from error
+    if not isinstance(found, dict):
+        raise TrimtabError(f"{path}: is no {DEPLOY}: it has no entries")
+    return found
+
+
+class _DeployLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML's safe loader, which knows one more tag."""
+
+
+def _whole_slice(loader: yaml.SafeLoader, node: yaml.Node) -> None:
+    if not isinstance(node, yaml.SequenceNode) or loader.construct_sequence(node) != [None] * 3:
+        raise yaml.YAMLError("a slice other than [null, null, null]")
+
+
+_DeployLoader.add_constructor(_SLICE, _whole_slice)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    if "," not in text:
+        return text
+    words = [word.strip() for word in text.split(",")]
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        return words
+
+
+def write_dialect(bundle: str | Path, folder: str | Path, dialect: str) -> None:
+    """Write a bundle's policy as a locomotion stack reads it: ``policy.onnx``, and what it needs.
+
+    Its input are the terms that the bundle observes, in their order and units, as one row.
+
+    Args:
+        bundle: made of a contract with names of joints and gains.
+        folder: a new folder.
+        dialect: one of :data:`DIALECTS`.
+
+    Raises:
+        TrimtabError: if the bundle lacks what the stack reads, or the folder cannot be written.
+    """
+    config, files = read_files(bundle)
+    contract = Contract.parse(config, f"bundle {bundle}")
+    joints = (config.get("training") or {}).get("joints") or {}
+    lacking = [n for n in ("names", "stiffness", "damping") if not joints.get(n)]
+    if lacking or ONNX not in files:
+        raise TrimtabError(
+            f"export: dialect={dialect}: {bundle} has no {', '.join(lacking) or ONNX} of its "
+            "joints; add joints: and gains: to the contract that it is made of"
+        )
+    if contract.parts or contract.history > 1 or contract.act_steps > 1:
+        raise TrimtabError(
+            f"export: dialect={dialect}: {bundle} remembers or plans ahead, which stacks do not; "
+            "give what it remembers as a term of the observation"
+        )
+    if Path(folder).exists():
+        raise TrimtabError(f"export: out={folder}: is there already; name a new folder")
+    tensors, rounded, describe = DIALECTS[dialect]
+    told = {
+        name: [rounded(x) for x in joints[name]]
+        for name in ("default", "scale", "stiffness", "damping")
+    }
+    if not all(told["scale"]):
+        raise TrimtabError(f"export: dialect={dialect}: a scale of the action is rounded to 0")
+    model = _relative(files[ONNX], contract, tensors, told["default"], told["scale"])
+    terms = dict(config["training"].get("observed") or {FLAT: contract.obs_dim})
+    beside = describe(model, joints["names"], told, terms, contract)
+    with atomic_directory(folder) as draft:
+        (draft / "policy.onnx").write_bytes(model.SerializeToString(deterministic=True))
+        for name, text in beside.items():
+            (draft / name).write_text(text, encoding="utf-8")
+
+
+def _relative(
+    graph: bytes,
+    contract: Contract,
+    tensors: tuple[str, str],
+    pose: Sequence[float],
+    scale: Sequence[float],
+) -> onnx.ModelProto:
+    """Return ``(action - pose) / scale`` of one row, without noise."""
+    model = onnx.load_from_string(graph)
+    inner = model.graph
+    add_prefix(inner, "policy_")
+    given, gives = tensors
+    size = contract.action_dim
+    constants: dict[str, NDArray[Any]] = {
+        "stack_noise": np.zeros((1, *contract.noise_shape), np.float32),
+        "stack_low": np.array(contract.action_low, np.float32),
+        "stack_high": np.array(contract.action_high, np.float32),
+        "stack_pose": np.array(pose, np.float32),
+        "stack_scale": np.array(scale, np.float32),
+        "stack_first": np.array(0, np.int64),
+    }
+    nodes = [
+        helper.make_node("Identity", [given], [f"policy_{FLAT}"]),
+        helper.make_node("Identity", ["stack_noise"], ["policy_noise"]),
+        *inner.node,
+        helper.make_node("Gather", ["policy_action", "stack_first"], ["stack_action"], axis=1),
+        helper.make_node("Max", ["stack_action", "stack_low"], ["stack_above"]),
+        helper.make_node("Min", ["stack_above", "stack_high"], ["stack_within"]),
+        helper.make_node("Sub", ["stack_within", "stack_pose"], ["stack_relative"]),
+        helper.make_node("Div", ["stack_relative", "stack_scale"], [gives]),
+    ]
+    number = onnx.TensorProto.FLOAT
+    made = helper.make_graph(
+        nodes,
+        "policy",
+        [helper.make_tensor_value_info(given, number, [1, contract.obs_dim])],
+        [helper.make_tensor_value_info(gives, number, [1, size])],
+        [*inner.initializer, *(numpy_helper.from_array(x, n) for n, x in constants.items())],
+    )
+    found = helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
+    onnx.checker.check_model(found)
+    return found
+
+
+Told = Mapping[str, Sequence[float]]
+
+
+def _mjlab(
+    model: onnx.ModelProto, names: Sequence[str], told: Told, terms: Mapping[str, int], _: Contract
+) -> dict[str, str]:
+    numbers = {
+        "joint_stiffness": told["stiffness"], "joint_damping": told["damping"],
+        "default_joint_pos": told["default"], "action_scale": told["scale"],
+    }  # fmt: skip
+    texts = {
+        "run_path": "trimtab", "joint_names": ",".join(names), "command_names": "",
+        "observation_names": ",".join(terms),
+    }  # fmt: skip
+    texts |= {key: ",".join(f"{x:.3f}" for x in values) for key, values in numbers.items()}
+    _tell(model, texts)
+    return {}
+
+
+def _holosoma(
+    model: onnx.ModelProto, names: Sequence[str], told: Told, terms: Mapping[str, int], _: Contract
+) -> dict[str, str]:
+    values = {
+        "dof_names": list(names), "kp": told["stiffness"], "kd": told["damping"],
+        "action_scale": told["scale"], "default_dof_angles": told["default"],
+        "observation_names": list(terms),
+    }  # fmt: skip
+    _tell(model, {key: json.dumps(value) for key, value in values.items()})
+    return {}
+
+
+def _unitree(
+    model: onnx.ModelProto,
+    names: Sequence[str],
+    told: Told,
+    terms: Mapping[str, int],
+    contract: Contract,
+) -> dict[str, str]:
+    del model
+    rate = contract.control_rate
+    content: dict[str, Any] = {
+        "joint_ids_map": list(range(len(names))),
+        "step_dt": None if rate is None else 1.0 / rate,
+        "stiffness": told["stiffness"],
+        "damping": told["damping"],
+        "default_joint_pos": told["default"],
+        "commands": {},
+        "actions": {
+            "JointPositionAction": {
+                "clip": None,
+                "joint_names": list(names),
+                "scale": told["scale"],
+                "offset": told["default"],
+                "joint_ids": None,
+            }
+        },
+        "observations": {
+            name: {"params": {}, "clip": None, "scale": [1.0] * size, "history_length": 1}
+            for name, size in terms.items()
+        },
+    }
+    return {DEPLOY: yaml.safe_dump(content, sort_keys=False, default_flow_style=None)}
+
+
+def _tell(model: onnx.ModelProto, texts: Mapping[str, str]) -> None:
+    for key, text in texts.items():
+        model.metadata_props.add(key=key, value=text)
+
+
+def _three_decimals(value: float) -> float:
+    return float(f"{value:.3f}")
+
+
+def _three_digits(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+Describe = Callable[
+    [onnx.ModelProto, Sequence[str], Told, Mapping[str, int], Contract], dict[str, str]
+]
+
+DIALECTS: Mapping[str, tuple[tuple[str, str], Callable[[float], float], Describe]] = {
+    "mjlab": (("obs", "actions"), _three_decimals, _mjlab),
+    "holosoma": (("actor_obs", "action"), float, _holosoma),
+    "unitree": (("obs", "actions"), _three_digits, _unitree),
+}
+"""For each stack: its tensors' names, how it rounds numbers, and what writes what it reads."""
