@@ -280,7 +280,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
             "trimtab export run=model.pt contract=contract.yaml out=my-bundle",
             "trimtab export run=policy.onnx contract=contract.yaml out=my-bundle",
-            "trimtab export run=my-bundle out=for-mjlab dialect=mjlab",
+            "trimtab export run=my-bundle out=for-mjlab as=mjlab",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
             "trimtab export run=runs/…/seed0 out=flowing chunking=rtc",
@@ -295,11 +295,6 @@ COMMANDS: dict[str, Command] = {
                 ..., "folder of the bundle to write; a name with .pt2: a program of torch.export"
             ),
             "env": Setting("", "task of a weight file, which does not name it"),
-            "dialect": Setting(
-                "",
-                "in place of a bundle: an ONNX file as a locomotion stack reads it",
-                ("", "mjlab", "holosoma", "unitree"),
-            ),
             "contract": Setting(
                 "", "YAML file that says what a file of others does not: activation, rate, names"
             ),
@@ -320,8 +315,9 @@ COMMANDS: dict[str, Command] = {
             ),
             "as": Setting(
                 "bundle",
-                "lerobot: a policy folder of LeRobot, with the bundle in it",
-                ("bundle", "lerobot"),
+                "lerobot: a policy folder of LeRobot, with the bundle in it; the others: an ONNX "
+                "file as a locomotion stack reads it",
+                ("bundle", "lerobot", "mjlab", "holosoma", "unitree"),
             ),
         },
         within=("policy.",),

@@ -41,8 +41,8 @@ from trimtab.policies.bundle.files import CONFIG, GOLDEN, MODEL, ONNX, sealed  #
 from trimtab.policies.imports.actors import Unsaid  # noqa: E402
 from trimtab.policies.imports.weights import read_actor  # noqa: E402
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy  # noqa: E402
+from trimtab.policies.opening import load_policy  # noqa: E402
 from trimtab.policies.registry import policy_kinds  # noqa: E402
-from trimtab.policies.runtime import load_policy  # noqa: E402
 from trimtab.settings import check_settings  # noqa: E402
 from trimtab.types import PolicySpec  # noqa: E402
 

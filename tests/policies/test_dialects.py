@@ -19,7 +19,7 @@ from trimtab.benchmarks.cli.main import run
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.imports.dialects import read_deploy, read_metadata
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 
 NAMES = ["hip", "knee"]
 SHIPPED = """\
@@ -59,7 +59,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_stack_sends_what_the_bundle_sends(bundle: Path, tmp_path: Path, dialect: str) -> None:
     """Check 20, and more: default + scale * output, by the file's own numbers, is the action."""
     out = tmp_path / dialect
-    assert run(["export", f"run={bundle}", f"out={out}", f"dialect={dialect}"]) == 0
+    assert run(["export", f"run={bundle}", f"out={out}", f"as={dialect}"]) == 0
     told = read_metadata(out / "policy.onnx")
     if dialect == "mjlab":
         assert told["joint_names"] == NAMES and told["joint_stiffness"] == [40.179, 99.098]
@@ -129,7 +129,7 @@ def test_a_bundle_without_gains_or_with_a_memory_is_no_file_of_a_stack(tmp_path:
         place = contract(tmp_path / "c.yaml", **entries, **change)
         out = tmp_path / str(number)
         export_policy(str(network), str(out), contract=str(place))
-        words = ["export", f"run={out}", f"out={out}-mjlab", "dialect=mjlab"]
+        words = ["export", f"run={out}", f"out={out}-mjlab", "as=mjlab"]
         if text:
             with pytest.raises(TrimtabError, match=text):
                 run(words)

@@ -18,7 +18,8 @@ from trimtab.benchmarks.training.base import load_base
 from trimtab.benchmarks.training.judging import BundleJudge
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import load_bundle
-from trimtab.policies.runtime import PolicyRunner, load_policy
+from trimtab.policies.opening import load_policy
+from trimtab.policies.runtime import PolicyRunner
 
 WIDE = {"low": -1e3, "high": 1e3}
 

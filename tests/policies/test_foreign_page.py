@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 from trimtab.envs.registry import make
 from trimtab.policies.robot.replay import replay
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.runtime import NO_LIMITS, load_policy
 env = make("g1_walk/Walk-v0")
 obs, _ = env.reset(seed=1)
-with contextlib.closing(load_policy("edited", log="run.log", deterministic=True)) as policy:
+with contextlib.closing(load_policy("edited", log="run.log", deterministic=True, limits=NO_LIMITS)) as policy:
     for _ in range(100):
         obs, *_ = env.step(policy.step(obs))
 found = replay("run.log")

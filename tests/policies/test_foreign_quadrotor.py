@@ -21,7 +21,8 @@ from foreign_networks import port, saved
 from onnx import helper
 
 from trimtab.benchmarks.artefacts.export import export_policy
-from trimtab.policies.runtime import PolicyRunner, load_policy
+from trimtab.policies.opening import load_policy
+from trimtab.policies.runtime import PolicyRunner
 
 BLOCK = re.compile(r"^```yaml file=raptor.yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

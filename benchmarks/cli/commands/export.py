@@ -8,7 +8,7 @@ from trimtab.benchmarks.artefacts.export import export_policy, policy_settings
 from trimtab.benchmarks.cli.options import command_limits
 from trimtab.benchmarks.cli.screen import print_line
 from trimtab.errors import TrimtabError
-from trimtab.policies.imports.dialects import write_dialect
+from trimtab.policies.imports.dialects import DIALECTS, write_dialect
 
 __all__ = ["export"]
 
@@ -21,16 +21,16 @@ def export(
     weights: str,
     chunking: str,
     limits: str,
-    dialect: str,
     overrides: Sequence[str] = (),
     **layout: str,
 ) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
-    if dialect:
-        if env or contract or overrides or weights == "false":
-            raise TrimtabError(f"export: dialect={dialect}: give a bundle, and no other setting")
-        write_dialect(run, out, dialect)
-        print_line(f"{dialect}: {out}")
+    kind = layout["as"]
+    if kind in DIALECTS:
+        if env or contract or chunking or limits or overrides or weights == "false":
+            raise TrimtabError(f"export: as={kind}: give a bundle, and no other setting")
+        write_dialect(run, out, kind)
+        print_line(f"{kind}: {out}")
         return 0
     settings = policy_settings(list(overrides))
     if (env or contract) and settings:
@@ -38,10 +38,10 @@ def export(
     errors = export_policy(
         run, out, env=env, contract=contract, weights=weights == "true", chunking=chunking,
         settings=settings, limits=command_limits("export", limits) if limits else None,
-        lerobot=layout["as"] == "lerobot",
+        lerobot=kind == "lerobot",
     )  # fmt: skip
     print_line(
-        f"{'program' if out.endswith('.pt2') else layout['as']}: {out}; golden rows replay within "
+        f"{'program' if out.endswith('.pt2') else kind}: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )
     return 0

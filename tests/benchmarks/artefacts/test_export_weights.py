@@ -11,7 +11,7 @@ from loading import load_module
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.policies.bundle.bundle import load_bundle
-from trimtab.policies.runtime import load_policy
+from trimtab.policies.opening import load_policy
 
 TESTS = Path(__file__).resolve().parents[2]
 files = load_module(TESTS / "policies" / "weight_files.py")
