@@ -30,7 +30,8 @@ from trimtab.policies.robot.replay import replay
 from trimtab.policies.runtime import NO_LIMITS, load_policy
 env = make("g1_walk/Walk-v0")
 obs, _ = env.reset(seed=1)
-with contextlib.closing(load_policy("edited", log="run.log", deterministic=True, limits=NO_LIMITS)) as policy:
+policy = load_policy("edited", log="run.log", deterministic=True, limits=NO_LIMITS)
+with contextlib.closing(policy):
     for _ in range(100):
         obs, *_ = env.step(policy.step(obs))
 found = replay("run.log")
