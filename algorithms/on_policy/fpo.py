@@ -45,9 +45,10 @@ ratio is 1 (FPO: before it; FPO++: while it acts), and normalised observations a
 whole rollout (there: in each minibatch, over 30 decisions); a time limit is bootstrapped with V of
 the last observation (there: left out); all observations count in their standard deviation (its code
 counts those of the last rollout alone, over the number of all, so that it shrinks as the run goes
-on). From FPO++: actions are clipped at the task's limits (there: at 2), a time limit is
-bootstrapped with V of the last observation (there: of the one before), each epoch has an order of
-its own (there: one for all), weights begin as in FPO, and advantages are not cut at 100.
+on); a ratio is at most exp(20) (there it may become infinite). From FPO++: actions are clipped at
+the task's limits (there: at 2), a time limit is bootstrapped with V of the last observation (there:
+of the one before), each epoch has an order of its own (there: one for all), weights begin as in
+FPO, and advantages are not cut at 100.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ from trimtab.policies.networks.mlp import Activation
 from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Size, Steps
 from trimtab.types import Metrics, Obs, Rollout
+
+_LARGEST = 20.0
+"""Most that the logarithm of a ratio is taken for. The square of a larger one overflows float32, and
+an infinite ratio makes the gradient no number, also where the clip leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -300,10 +305,9 @@ class FPO(RolloutActorCritic):
         if self.ratio == "action":
             old, new = old.mean(-1, keepdim=True), new.mean(-1, keepdim=True)
         found = old - new
-        if self.log_ratio_limit is not None:
-            # The value is cut, and the gradient passes.
-            found = found + (found.clamp(max=self.log_ratio_limit) - found).detach()
-        return found
+        limit = _LARGEST if self.log_ratio_limit is None else self.log_ratio_limit
+        # The value is cut, and the gradient passes.
+        return found + (found.clamp(max=limit) - found).detach()
 
     def surrogate_loss(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         """Return the mean of the negated surrogates, a scalar.

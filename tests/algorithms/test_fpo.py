@@ -191,6 +191,18 @@ def test_one_pair_has_one_ratio() -> None:
     assert torch.equal(loss, algorithm.surrogate_loss(of_pair, advantage))
 
 
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_ratio_beyond_float32_has_a_gradient(advantage: float) -> None:
+    algorithm = made(pairs=1)
+    new = torch.tensor([[0.0]], requires_grad=True)
+    ratios = algorithm.log_ratios(torch.tensor([[1000.0]]), new)
+    loss = algorithm.surrogate_loss(ratios, torch.tensor([advantage]))
+    (gradient,) = torch.autograd.grad(loss, new)
+    # d/dl of -exp(l_old - l) A; the clip leaves out a good action that is likelier already.
+    expected = 0.0 if advantage > 0 else -math.exp(20.0)
+    assert gradient.item() == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("name", ["fpo", "fpo_plus"])
 def test_before_the_first_step_the_ratio_is_one(name: str) -> None:
     """So the first gradient is that of the mean of A times the loss."""
