@@ -82,8 +82,8 @@ from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Size
 from trimtab.types import Metrics, Obs, Rollout
 
 _LARGEST = 20.0
-"""Most that the logarithm of a ratio is taken for. The square of a larger one overflows float32, and
-an infinite ratio makes the gradient no number, also where the clip leaves it out."""
+"""Most that the logarithm of a ratio is taken for. The square of a larger one overflows float32,
+and an infinite ratio makes the gradient no number, also where the clip leaves it out."""
 
 
 @dataclass(frozen=True)
