@@ -1,7 +1,8 @@
 """Run bundles for minutes against a simulated robot in another process, with faults, and count.
 
     python minutes.py at=<a run> rate=50 out=<a bundle>  # the run's policy, for another clock
-    python minutes.py bundle=<a bundle> rate=50 seconds=600 out=rows.jsonl
+    python minutes.py bundle=<a bundle> rate=50 seconds=600 out=minutes.jsonl apart=true
+    python minutes.py  # the tables of minutes.jsonl
 
 The robot is this file's other half: it steps the bundle's task once a control period, sends what it
 sees over a socket, and plays the newest command; without one for ten ticks it rests. It drops
@@ -333,9 +334,35 @@ def explained(
     }
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return what happened as two tables in Markdown: times, and causes."""
+    times = [
+        "| policy | Hz | computes | ticks | left out | late | decide p50, p99, worst (ms) |",
+        "|---|--:|---|--:|--:|--:|--:|",
+    ]
+    causes = ["| policy | late | without an observation | fallback |", "|---|---|---|---|"]
+    for row in rows:
+        decide = row["milliseconds"]["decide"]
+        shown = ", ".join(f"{decide[name]:.2f}" for name in ("p50", "p99", "worst"))
+        where = "apart" if row["apart"] else "in line"
+        times.append(
+            f"| {row['bundle']} | {row['rate']:g} | {where} | {row['ticks']:,} | "
+            f"{row['skipped']:,} | {row['late']:,} | {shown} |"
+        )
+        by = [
+            ", ".join(f"{cause} {count:,}" for cause, count in sorted(row[name].items()))
+            for name in ("late_by", "unseen_by", "fallback_by")
+        ]
+        causes.append(f"| {row['bundle']} | {' | '.join(by)} |")
+    return "\n".join([*times, "", *causes]) + "\n"
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["robot"]:
         robot(sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), *map(int, sys.argv[5:7]))
+    elif not sys.argv[1:]:
+        lines = Path(__file__).with_name("minutes.jsonl").read_text(encoding="utf-8").splitlines()
+        sys.stdout.write(table([json.loads(line) for line in lines]))
     else:
         given = dict(word.split("=", 1) for word in sys.argv[1:])
         if "at" in given:
