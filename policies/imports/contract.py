@@ -216,6 +216,7 @@ class _Reader:
         self.where, self.count_actions = where, count_actions
         self.actions = 0
         self.robot: tuple[str, ...] = ()
+        self.permuted = False  # whether the network has its joints in another order
         self.pose: Numbers = ()
 
     def read(self, value: Any) -> ForeignContract:
@@ -230,6 +231,7 @@ class _Reader:
         output = self.text(tensors.get("action"), "network.action")
         self.actions = self.count_actions(output, [one.next for one in states])
         self.robot, network = self.joints(top.get("joints"))
+        self.permuted = network != self.robot
         action = self.section(
             top.get("action"), "action", "default", "scale", "clip", "low", "high", "units",
             "act_steps",
@@ -239,6 +241,12 @@ class _Reader:
             top.get("observation"), "observation", "order", "terms", "clip", "clip_first", "history"
         )
         terms = self.terms(observation)
+        clip = self.clip(action.get("clip"), "action.clip")
+        if clip is None and any(term.last_action == "clipped" for term in terms):
+            raise self.refusal(
+                "observation.terms: last_action is clipped, and action.clip says no limits; add "
+                "them, or write raw or scaled"
+            )
         low, high = self.ends(action)
         gains = self.section(top.get("gains"), "gains", "stiffness", "damping")
         limits = top.get("limits") or {}
@@ -261,10 +269,10 @@ class _Reader:
             network=network,
             terms=terms,
             order=self.order(observation.get("order"), [term.name for term in terms]),
-            history=self.history(observation.get("history")),
+            history=self.history(observation.get("history"), terms),
             pose=self.pose,
             scale=self.by_joint(action.get("scale", 1.0), "action.scale"),
-            clip=self.clip(action.get("clip"), "action.clip"),
+            clip=clip,
             low=low,
             high=high,
             units=self.texts(action.get("units"), "action.units", self.actions),
@@ -335,6 +343,11 @@ class _Reader:
         if not per_joint and "size" not in entry:
             raise self.refusal(f"{where}.size: is missing; say how many numbers it has")
         size = self.actions if per_joint else self.whole(entry["size"], f"{where}.size")
+        if self.permuted and size == self.actions and not per_joint and "joints" not in entry:
+            raise self.refusal(
+                f"{where}: has as many numbers as there are joints, which the network has in "
+                "another order; write joints: true if they belong to them, or joints: false"
+            )
         subtract = entry.get("subtract", 0.0)
         if subtract == "default":
             if not per_joint:
@@ -349,6 +362,8 @@ class _Reader:
             low, high = (self.numbers(x, f"{where}.range", size, per_joint) for x in usual)
         else:
             raise self.refusal(f"{where}.range: must be a pair, such as [-1, 1], got {usual!r}")
+        if any(least >= most for least, most in zip(low, high, strict=True)):
+            raise self.refusal(f"{where}.range: its first end must be below its second")
         if per_joint and self.robot:
             names = tuple(f"{name}.{joint}" for joint in self.robot)
         else:
@@ -386,7 +401,7 @@ class _Reader:
                     f"observation.order: has {', '.join(map(str, value))}; the terms are "
                     f"{', '.join(names)}, each once"
                 )
-            return tuple(value)
+            return tuple(map(str, value))
         if value is None and len(names) > 1:
             raise self.refusal(
                 "observation.order: is missing; write listed, sorted (holosoma sorts its terms by "
@@ -395,13 +410,14 @@ class _Reader:
         chosen = self.choice(value or "listed", "observation.order", _ORDERS)
         return tuple(sorted(names) if chosen == "sorted" else names)
 
-    def history(self, value: Any) -> History:
+    def history(self, value: Any, terms: Sequence[Term]) -> History:
         section = self.section(value, "observation.history", "length", *_HISTORY)
         length = self.whole(section.get("length", 1), "observation.history.length")
         if length > _MOST_HISTORY:
             raise self.refusal(f"observation.history.length: at most {_MOST_HISTORY}")
+        longest = max(length, *(term.history for term in terms))
         for name, known in _HISTORY.items():
-            if length > 1 and name not in section:
+            if longest > 1 and name not in section:
                 raise self.refusal(
                     f"observation.history.{name}: is missing; write one of {', '.join(known)}"
                 )

@@ -18,6 +18,10 @@ VERSION = 18
 """Of the operators, as Trimtab's own exports have them; older files are converted to it."""
 _OLDEST = 11
 _STANDARD = ("", "ai.onnx")
+_RANDOM = frozenset({
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
     """Return the model of a file with all its weights inside, its operators of :data:`VERSION`.
 
     Raises:
-        TrimtabError: if it is no ONNX file, has operators of another domain or functions of its
-            own, or names weights that are not in its folder.
+        TrimtabError: if it is no ONNX file, has operators of another domain, functions of its own,
+            sparse weights or random numbers, or names weights that are not in its folder.
     """
     path = Path(path)
     try:
@@ -113,31 +117,40 @@ def _check_operators(model: onnx.ModelProto, path: Path) -> None:
             f"{path}: has a function of its own, {function.domain}::{function.name}; inline it "
             "(onnx.inliner.inline_local_functions) and give the result"
         )
-    for node in _nodes(model.graph):
+    for graph in _graphs(model.graph):
+        if graph.sparse_initializer:
+            raise TrimtabError(f"{path}: has sparse weights; export it again with dense ones")
+    for node in (node for graph in _graphs(model.graph) for node in graph.node):
         if node.domain not in _STANDARD:
             raise TrimtabError(
                 f"{path}: has the operator {node.domain}::{node.op_type}, which only its own "
                 "library knows; export it again with standard operators"
             )
+        if node.op_type in _RANDOM:
+            raise TrimtabError(
+                f"{path}: draws its own random numbers ({node.op_type}), so that no two runs of it "
+                "are alike; export it with its noise as an input, or its mean alone"
+            )
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes, also those of branches and loops."""
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those of its branches and loops."""
+    yield graph
     for node in graph.node:
-        yield node
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+            for inner in attribute.graphs:
+                yield from _graphs(inner)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield all tensors that are written down in a graph."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _tensors(inner)
+    """Yield all tensors that are written down in a graph, its branches and loops."""
+    for one in _graphs(graph):
+        yield from one.initializer
+        for node in one.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors)
 
 
 def _take_weights(model: onnx.ModelProto, path: Path) -> None:

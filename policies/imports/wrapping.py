@@ -130,6 +130,18 @@ def find_network(model: onnx.ModelProto, contract: ForeignContract, where: str) 
     for one in (network.observation, network.action, noise, *(p for s in states for p in s[1:])):
         if one is not None and (not one.number or not one.shape):
             raise TrimtabError(f"{where}: {one} must be rows of float32")
+    for one in (network.observation, network.action, noise):
+        if one is not None and len(one.shape) > 1 and one.row[0] != 1:
+            raise TrimtabError(
+                f"{where}: {one} has {one.row[0]} rows in every call; export it for one row, or for "
+                "an open number of them, as its first axis"
+            )
+    steps = network.action.shape[1:-1]
+    if any(isinstance(n, str) and n not in network.observation.shape for n in steps):
+        raise TrimtabError(
+            f"{where}: {network.action} does not say how many actions it plans; export it with a "
+            "fixed number of them"
+        )
     for said, first, second in states:
         if first.row != second.row:
             raise TrimtabError(

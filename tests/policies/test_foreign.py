@@ -303,6 +303,34 @@ def test_operators_of_others_and_unclaimed_tensors_are_refused(tmp_path: Path) -
     refused(tmp_path / "text.onnx", tmp_path, "is no", **LINEAR)
 
 
+def test_networks_whose_rows_or_numbers_cannot_be_told_are_refused(tmp_path: Path) -> None:
+    """An open number of actions, four rows in every call, sparse weights, own random numbers."""
+    split = [helper.make_node("Reshape", ["obs", "shape"], ["action"])]
+    steps = saved(
+        tmp_path / "steps.onnx", split, [port("obs", "b", 2)], [port("action", "b", "steps", 1)],
+        {"shape": np.array([-1, 2, 1], np.int64)}, opset=18,  # a conversion would infer the 2
+    )  # fmt: skip
+    refused(steps, tmp_path, "does not say how many actions it plans", **LINEAR)
+    rows = linear(tmp_path / "rows.onnx", np.eye(2, dtype=np.float32), batch=4)
+    refused(rows, tmp_path, "has 4 rows in every call", **LINEAR)
+    model = onnx.load(linear(tmp_path / "sparse.onnx", np.eye(2, dtype=np.float32)))
+    values, places = np.ones(2, np.float32), np.array([0, 3])
+    sparse = helper.make_sparse_tensor(
+        onnx.numpy_helper.from_array(values, "weight"),
+        onnx.numpy_helper.from_array(places, "places"), [2, 2],
+    )  # fmt: skip
+    del model.graph.initializer[:]
+    model.graph.sparse_initializer.append(sparse)
+    onnx.save(model, tmp_path / "sparse.onnx")
+    refused(tmp_path / "sparse.onnx", tmp_path, "has sparse weights", **LINEAR)
+    drawn = [
+        helper.make_node("RandomNormalLike", ["obs"], ["draw"]),
+        helper.make_node("Add", ["obs", "draw"], ["action"]),
+    ]
+    path = saved(tmp_path / "random.onnx", drawn, [port("obs", 1, 2)], [port("action", 1, 2)])
+    refused(path, tmp_path, "draws its own random numbers (RandomNormalLike)", **LINEAR)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "missing joint": ({"joints": {"robot": ["a", "b"], "network": ["a", "c"]}}, "lacks b"),
     "double joint": ({"joints": {"robot": ["a", "a"]}}, "'a' twice"),
@@ -326,6 +354,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "history": (
         {"observation": {"terms": {"o": {"size": 1}}, "history": {"length": 2}}},
         "history.order: is missing; write one of oldest_first, newest_first",
+    ),
+    "history of a term": (
+        {"observation": {"terms": {"o": {"size": 1, "history": 2}}}},
+        "history.order: is missing; write one of oldest_first, newest_first",
+    ),
+    "clip of the last action": (
+        {"observation": {"order": "listed", "terms": {
+            "o": {"size": 2}, "last": {"last_action": "clipped"},
+        }}},
+        "action.clip says no limits",
+    ),
+    "joints or not": (
+        {"joints": {"robot": ["a", "b"], "network": ["b", "a"]}},
+        "terms.o: has as many numbers as there are joints",
+    ),
+    "range": (
+        {"observation": {"terms": {"o": {"size": 2, "range": [1, -1]}}}}, "must be below its second"
     ),
     "rate": ({"control_rate": -1}, "control_rate"),
     "chunk": ({"action": {**WIDE, "act_steps": 2}}, "act_steps=2: the network gives 1"),
