@@ -9,7 +9,7 @@ file says: what is rounded there changes no action.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,8 @@ def _value(text: str) -> Any:
 def write_dialect(bundle: str | Path, folder: str | Path, dialect: str) -> None:
     """Write a bundle's policy as a locomotion stack reads it: ``policy.onnx``, and what it needs.
 
-    Its input are the terms that the bundle observes, in their order and units, as one row.
+    Its input are the terms that the bundle observes, in their units, as one row: in their order, or
+    sorted by name for a stack that puts them together in that way.
 
     Args:
         bundle: made of a contract with names of joints and gains.
@@ -127,15 +128,17 @@ def write_dialect(bundle: str | Path, folder: str | Path, dialect: str) -> None:
         )
     if Path(folder).exists():
         raise TrimtabError(f"export: out={folder}: is there already; name a new folder")
-    tensors, rounded, describe = DIALECTS[dialect]
+    tensors, rounded, in_order, describe = DIALECTS[dialect]
     told = {
         name: [rounded(x) for x in joints[name]]
         for name in ("default", "scale", "stiffness", "damping")
     }
     if not all(told["scale"]):
         raise TrimtabError(f"export: dialect={dialect}: a scale of the action is rounded to 0")
-    model = _relative(files[ONNX], contract, tensors, told["default"], told["scale"])
-    terms = dict(config["training"].get("observed") or {FLAT: contract.obs_dim})
+    ours = dict(config["training"].get("observed") or {FLAT: contract.obs_dim})
+    terms = {name: ours[name] for name in in_order(ours)}
+    index = _places(ours, terms)
+    model = _relative(files[ONNX], contract, tensors, index, told["default"], told["scale"])
     beside = describe(model, joints["names"], told, terms, contract)
     with atomic_directory(folder) as draft:
         (draft / "policy.onnx").write_bytes(model.SerializeToString(deterministic=True))
@@ -147,10 +150,20 @@ def _relative(
     graph: bytes,
     contract: Contract,
     tensors: tuple[str, str],
+    index: Sequence[int],
     pose: Sequence[float],
     scale: Sequence[float],
 ) -> onnx.ModelProto:
-    """Return ``(action - pose) / scale`` of one row, without noise."""
+    """Return ``(action - pose) / scale`` of one row, without noise.
+
+    Args:
+        graph: of the bundle.
+        contract: of the bundle.
+        tensors: names of the input and of the output.
+        index: where the numbers that the bundle reads stand in the input.
+        pose: of the joints.
+        scale: of the output.
+    """
     model = onnx.load_from_string(graph)
     inner = model.graph
     add_prefix(inner, "policy_")
@@ -163,9 +176,10 @@ def _relative(
         "stack_pose": np.array(pose, np.float32),
         "stack_scale": np.array(scale, np.float32),
         "stack_first": np.array(0, np.int64),
+        "stack_order": np.array(index, np.int64),
     }
     nodes = [
-        helper.make_node("Identity", [given], [f"policy_{FLAT}"]),
+        helper.make_node("Gather", [given, "stack_order"], [f"policy_{FLAT}"], axis=1),
         helper.make_node("Identity", ["stack_noise"], ["policy_noise"]),
         *inner.node,
         helper.make_node("Gather", ["policy_action", "stack_first"], ["stack_action"], axis=1),
@@ -185,6 +199,15 @@ def _relative(
     found = helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
     onnx.checker.check_model(found)
     return found
+
+
+def _places(ours: Mapping[str, int], theirs: Mapping[str, int]) -> list[int]:
+    """Return where each number of ``ours``, sizes of terms in an order, stands in ``theirs``."""
+    begins, first = {}, 0
+    for name, size in theirs.items():
+        begins[name] = first
+        first += size
+    return [begins[name] + i for name, size in ours.items() for i in range(size)]
 
 
 Told = Mapping[str, Sequence[float]]
@@ -268,9 +291,12 @@ Describe = Callable[
     [onnx.ModelProto, Sequence[str], Told, Mapping[str, int], Contract], dict[str, str]
 ]
 
-DIALECTS: Mapping[str, tuple[tuple[str, str], Callable[[float], float], Describe]] = {
-    "mjlab": (("obs", "actions"), _three_decimals, _mjlab),
-    "holosoma": (("actor_obs", "action"), float, _holosoma),
-    "unitree": (("obs", "actions"), _three_digits, _unitree),
+Order = Callable[[Iterable[str]], list[str]]
+
+DIALECTS: Mapping[str, tuple[tuple[str, str], Callable[[float], float], Order, Describe]] = {
+    "mjlab": (("obs", "actions"), _three_decimals, list, _mjlab),
+    "holosoma": (("actor_obs", "action"), float, sorted, _holosoma),
+    "unitree": (("obs", "actions"), _three_digits, list, _unitree),
 }
-"""For each stack: its tensors' names, how it rounds numbers, and what writes what it reads."""
+"""For each stack: its tensors' names, how it rounds numbers, in which order it puts the terms of an
+observation together, and what writes what it reads."""

@@ -68,6 +68,7 @@ def test_a_stack_sends_what_the_bundle_sends(bundle: Path, tmp_path: Path, diale
         assert (pose, scale) == ([-0.123, 0.988], [0.25, 0.333])
     elif dialect == "holosoma":
         assert told["dof_names"] == NAMES and told["kp"] == [40.179238, 99.09843]
+        assert told["observation_names"] == ["command", "q"]
         pose, scale = told["default_dof_angles"], told["action_scale"]
     else:
         assert told == {}
@@ -86,7 +87,9 @@ def test_a_stack_sends_what_the_bundle_sends(bundle: Path, tmp_path: Path, diale
     )
     policy = load_policy(bundle)
     for row in np.random.default_rng(4).normal(size=(5, 4)).astype(np.float32):
-        (output,) = session.run(None, {given.name: row[None]})
+        # holosoma puts the terms together sorted by name: command, q.
+        theirs = np.concatenate([row[2:], row[:2]]) if dialect == "holosoma" else row
+        (output,) = session.run(None, {given.name: theirs[None]})
         sent = np.array(pose) + np.array(scale) * output[0]
         np.testing.assert_allclose(sent, policy.step(row), atol=1e-5)
 
