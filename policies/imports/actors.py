@@ -48,7 +48,8 @@ class Unsaid:
 
     Attributes:
         activation: of the hidden layers, a name of ``ACTIVATIONS``.
-        output: what follows the last layer, ``none`` or ``tanh``.
+        output: what follows the last layer, ``none`` or ``tanh``; of rl_games ``none`` means that
+            the mean is the action (``clip_actions: False``).
         statistics: of observations: ``none`` where they were not normalised, ``file`` for those of
             the weight file, or the path of an ``.npz`` with ``mean`` and ``variance`` ``[O]``.
     """
@@ -374,10 +375,17 @@ class Named:
             more: what else there is of :class:`Actor`.
 
         Raises:
-            TrimtabError: if there is no layer, or nothing says the activation.
+            TrimtabError: if there is no layer, nothing says the activation, or the contract says
+                otherwise of the statistics or the output than the file.
         """
         if not layers:
             raise self.refusal("has no layers of an actor")
+        if scaler is None and unsaid.statistics == FILE:
+            raise self.refusal(
+                "has no statistics of observations; take statistics: file out of the contract"
+            )
+        if make is not diagonal_gaussian and unsaid.output == NONE:
+            raise self.refusal("gives a tanh; take output: none out of the contract")
         return Actor(
             where=self.where,
             layers=layers,

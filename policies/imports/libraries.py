@@ -6,6 +6,7 @@ The formulas with which the libraries normalise observations are beside their re
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,8 +116,10 @@ def _rsl_rl_from_4(archive: TensorArchive, unsaid: Unsaid) -> Actor:
 def _rl_games(archive: TensorArchive, unsaid: Unsaid) -> Actor:
     """Makoviichuk and Makoviychuk, "rl-games" (2021): A2C and PPO with continuous actions.
 
-    The mean is clamped to [-1, 1] and mapped to the limits of the actions. ``sigma`` is read as the
-    logarithm of the width, as ``continuous_a2c_logstd`` has it; the file does not say.
+    The mean is clamped to [-1, 1] and mapped to the limits of the actions; with ``clip_actions:
+    False`` in its settings, which the contract says as ``output: none``, it is the action itself.
+    ``sigma`` is read as the logarithm of the width, as ``continuous_a2c_logstd`` has it; the file
+    does not say.
     """
     tensors = Named(archive.within(archive.content["model"]))
     net, seen, scaler = "a2c_network", "running_mean_std.running_", None
@@ -126,7 +129,10 @@ def _rl_games(archive: TensorArchive, unsaid: Unsaid) -> Actor:
         scaler = tensors.statistics(RL_GAMES, f"{seen}mean", f"{seen}var", variance=True)
     critic = (f"{net}.value.", f"{net}.critic_mlp.", "value_mean_std.")
     tensors.check_used("running_mean_std.count", *critic)
-    return tensors.actor(unsaid, layers, diagonal_gaussian, log_std=log_std, scaler=scaler)
+    return tensors.actor(
+        unsaid, layers, diagonal_gaussian, log_std=log_std, scaler=scaler,
+        units=raw_units(len(log_std)) if unsaid.output == NONE else None,
+    )  # fmt: skip
 
 
 def _skrl(archive: TensorArchive, unsaid: Unsaid) -> Actor:
@@ -147,10 +153,20 @@ def _skrl(archive: TensorArchive, unsaid: Unsaid) -> Actor:
             "output: tanh"
         )
     scaler = None
-    for kept in ("observation_preprocessor", "state_preprocessor"):  # from 2 on, and before
-        if scaler is None and _at(archive.content, kept, "running_mean") is not None:
-            apart = Named(archive.within(archive.content[kept]))
-            scaler = apart.statistics(SKRL, "running_mean", "running_variance", variance=True)
+    kept = [
+        name
+        for name in ("observation_preprocessor", "state_preprocessor")
+        if _at(archive.content, name, "running_mean") is not None
+    ]
+    if kept == ["state_preprocessor"] and unsaid.statistics is None:
+        raise tensors.refusal(
+            "has a state_preprocessor alone, which scales what the policy reads up to skrl 1, and "
+            "only what the critic reads from skrl 2 on; write statistics: file (skrl 1) or "
+            "statistics: none (skrl 2) into the contract"
+        )
+    if kept:
+        apart = Named(archive.within(archive.content[kept[0]]))
+        scaler = apart.statistics(SKRL, "running_mean", "running_variance", variance=True)
     make = deterministic if unsaid.output == TANH else diagonal_gaussian
     return tensors.actor(
         unsaid, layers, make, log_std=log_std, scaler=scaler, units=raw_units(len(log_std))
@@ -213,7 +229,17 @@ def _robomimic(archive: TensorArchive, unsaid: Unsaid) -> Actor:
     commanded = content.get("action_normalization_stats")
     shift, scale = raw_units(len(head[1]))
     if commanded:
-        shift, scale = (torch.from_numpy(v).float() for v in _joined(archive, commanded, commanded))
+        trained = _at(json.loads(content["config"]), "train") or {}
+        keys = trained.get("action_keys") or list(commanded)
+        if len(commanded) > 1 and "action_keys" not in trained:
+            raise tensors.refusal("has no action_keys in its config, the order of its actions")
+        turned = [key for key in keys if _at(trained, "action_config", key, "format") == "rot_6d"]
+        if turned:
+            raise tensors.refusal(
+                f"gives a rotation of six numbers, {', '.join(turned)}, which robomimic makes an "
+                "axis and an angle of; export it as ONNX with that in it"
+            )
+        shift, scale = (torch.from_numpy(v).float() for v in _joined(archive, commanded, keys))
     return tensors.actor(
         unsaid, layers, deterministic, "relu",
         scaler=Scaler(*_joined(archive, observed, sizes)) if observed else None,
@@ -244,6 +270,11 @@ def _brax(archive: TensorArchive, unsaid: Unsaid) -> Actor:
         raise named.refusal(
             "has statistics of observations whether they were used or not; write statistics: file "
             "into the contract if normalize_observations was on, or statistics: none"
+        )
+    if unsaid.activation == "gelu":
+        raise named.refusal(
+            "is of flax, whose gelu is an approximation by a tanh, which no policy here has; export "
+            "it as ONNX"
         )
     seen = archive.content[0].state
     kept = _thawed(_at(_thawed(archive.content[1]), "params"))

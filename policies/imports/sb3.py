@@ -27,6 +27,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
 from trimtab.policies.imports.actors import (
+    FILE,
     GYMNASIUM,
     NONE,
     Actor,
@@ -186,7 +187,7 @@ class _Model(Named):
         named = self.unsaid.statistics
         return self.actor(
             replace(self.unsaid, activation=self.activation(default)),
-            scaler=None if named in (None, NONE) else GYMNASIUM.of_file(named),
+            scaler=None if named in (None, NONE, FILE) else GYMNASIUM.of_file(named),
             limits=self.limits(actions),
             action_dim=actions,
             **more,

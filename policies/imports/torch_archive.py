@@ -351,7 +351,12 @@ class _Machine:
         self.memo[index] = self.stack[-1]
 
 
-def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> StoredTensor:
+def _tensor(
+    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = False, _hooks: Any = None,
+    bits: Any = None,
+) -> StoredTensor:  # fmt: skip
+    if bits:  # that its numbers are meant negated or conjugated
+        raise ValueError("a tensor whose numbers are meant in another way than they are written")
     if not isinstance(storage, _Storage) or (type(shape), type(strides)) != (tuple, tuple):
         raise ValueError("a tensor without numbers or without a shape")
     return StoredTensor(storage, offset, shape, strides)

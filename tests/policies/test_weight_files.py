@@ -85,6 +85,10 @@ def test_five_formulas_of_one_observation() -> None:
         ("Brax, protocol 4", {"statistics": None}, "statistics: none"),
         ("rsl_rl 5", {"statistics": "x.npz"}, "take statistics: x.npz out of the contract"),
         ("robomimic", {"output": "tanh"}, "take output: tanh out of the contract"),
+        ("robomimic", {"output": "none"}, "gives a tanh; take output: none out"),
+        ("skrl", {"statistics": None}, "statistics: file (skrl 1) or statistics: none (skrl 2)"),
+        ("CleanRL TD3", {"statistics": "file"}, "has no statistics of observations"),
+        ("Brax, protocol 4", {"activation": "gelu"}, "approximation by a tanh"),
     ],
 )
 def test_what_is_not_said_or_said_in_vain_is_refused(
@@ -121,6 +125,16 @@ def without(example: str, *place: str, **changes: Any) -> Any:
             "has shape (2,)",
         ),
         (without("robomimic", model=files.named(["policy.nets.rnn"], files.CRITIC[:1])), "ONNX"),
+        (
+            CASES["robomimic, two kinds of actions"].content | {"config": "{}"},
+            "has no action_keys in its config",
+        ),
+        (
+            CASES["robomimic, two kinds of actions"].content
+            | {"config": '{"train": {"action_keys": ["b", "a"], "action_config": '
+               '{"a": {"format": "rot_6d"}}}}'},
+            "gives a rotation of six numbers, a",
+        ),
         (without("robomimic", "shape_metadata", all_shapes={"image": [3, 84, 84]}), "pictures"),
         (
             without("rl_games", "model", **{"running_mean_std.running_var": -torch.ones(4)}),
@@ -136,7 +150,7 @@ def test_other_files_are_refused_by_what_they_hold(
     path = tmp_path / "model.pt"
     torch.save(content, path)
     with pytest.raises(TrimtabError) as error:
-        read_actor(path, Unsaid("elu", "none"))[0].policy(spec_of(CASES["skrl"]))
+        read_actor(path, Unsaid("elu", "none", "file"))[0].policy(spec_of(CASES["skrl"]))
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
@@ -219,6 +233,14 @@ def test_a_nested_file_is_read_with_every_kind_of_tensor(tmp_path: Path) -> None
     np.testing.assert_array_equal(archive["array"], content["array"])
     np.testing.assert_array_equal(archive["fortran"], content["fortran"])
     assert archive.content["scalar"].class_name == "numpy.core.multiarray scalar"
+
+
+def test_a_tensor_that_is_meant_negated_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.pt"
+    torch.save({"a": torch.complex(torch.ones(2), torch.ones(2)).conj().imag}, path)
+    assert (torch.load(path)["a"] == -1).all()  # of a storage that holds ones
+    with pytest.raises(TrimtabError, match="meant in another way"):
+        TensorArchive(path.read_bytes(), "file")
 
 
 def test_an_unknown_name_is_refused_and_not_imported(

@@ -245,8 +245,20 @@ CASES: dict[str, Case] = {
     ),
     "rl_games": Case({"model": RL_GAMES, "epoch": 3, "last_mean_rewards": np.float32(2)},
                      rl_games, ELU),
+    "rl_games without clip_actions": Case(
+        {"model": RL_GAMES},
+        lambda obs: clipped(forward(
+            LAYERS, "elu", np.clip((obs - MEAN) / np.sqrt(VARIANCE + 1e-5), -5, 5)
+        )),
+        ELU | {"output": "none"},
+    ),
     "skrl": Case({"policy": SKRL, "value": {}, "state_preprocessor": SCALER}, skrl,
-                 ELU | {"output": "none"}),
+                 ELU | {"output": "none", "statistics": "file"}),
+    "skrl with a scaler of its critic": Case(
+        {"policy": SKRL, "value": {}, "state_preprocessor": SCALER},
+        lambda obs: clipped(forward(LAYERS, "elu", obs)),
+        ELU | {"output": "none", "statistics": "none"},
+    ),
     "skrl with tanh": Case(
         {"policy": SKRL, "optimizer": ADAM, "observation_preprocessor": SCALER},
         lambda obs: np.tanh(
@@ -275,6 +287,18 @@ CASES: dict[str, Case] = {
             },
         },
         lambda obs: np.tanh(forward(LAYERS, "relu", obs)) * [2, 1] + [0.5, -0.5],
+        {}, "deterministic",
+    ),
+    "robomimic, two kinds of actions": Case(
+        ROBOMIMIC | {
+            "obs_normalization_stats": None,
+            "config": '{"train": {"action_keys": ["b", "a"], "action_config": {"a": {}}}}',
+            "action_normalization_stats": {
+                "a": {"offset": np.float32([[0.5]]), "scale": np.float32([[2.0]])},
+                "b": {"offset": np.float32([[-0.5]]), "scale": np.float32([[1.0]])},
+            },
+        },
+        lambda obs: np.tanh(forward(LAYERS, "relu", obs)) * [1, 2] + [-0.5, 0.5],
         {}, "deterministic",
     ),
     **{f"Brax, protocol {protocol}": Case(brax_pickle(protocol), brax, **BRAX)
