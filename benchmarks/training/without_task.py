@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.training.settings.config import RunConfig
-from trimtab.benchmarks.training.settings.words import nearest, yaml_fault
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.naming import names_in
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
-from trimtab.files import decoded, read_bytes
 from trimtab.policies.bundle.limits import Limits
+from trimtab.policies.imports.contract import read_entries
 
 __all__ = [
     "CONTRACT_FILE", "NO_TASK", "described_by", "has_task", "limits_in", "rate_in", "read_contract",
@@ -139,16 +136,7 @@ def read_contract(place: Path, also: Iterable[str] = ()) -> dict[str, Any]:
     Raises:
         TrimtabError: if it cannot be read, or has an entry that no contract has.
     """
-    try:
-        # By the reader of settings, which knows 1e-3 for a number and refuses a key that is twice.
-        value: Any = OmegaConf.to_container(OmegaConf.create(decoded(read_bytes(place))))
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise TrimtabError(f"contract {place}: is no YAML ({yaml_fault(error)})") from error
-    except (OSError, ValueError, RecursionError) as error:
-        why = yaml_fault(error)
-        raise TrimtabError(f"contract {place}: cannot be read ({why}); check the path") from error
-    except AssertionError:  # what OmegaConf raises of a single value
-        value = None
+    value = read_entries(place)
     if not isinstance(value, dict):
         raise TrimtabError(f"contract {place}: must be a mapping, such as control_rate: 30")
     _check_names(value, {*_SIDES, "control_rate", "limits", *also}, f"contract {place}")

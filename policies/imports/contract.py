@@ -17,10 +17,10 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trimtab.errors import TrimtabError, nearest
+from trimtab.errors import TrimtabError, nearest, yaml_fault
 from trimtab.files import decoded, read_bytes
 
-__all__ = ["ForeignContract", "History", "State", "Term", "read_contract"]
+__all__ = ["ForeignContract", "History", "State", "Term", "read_contract", "read_entries"]
 
 Numbers = tuple[float, ...]
 
@@ -191,17 +191,27 @@ def read_contract(
     Raises:
         TrimtabError: naming the entry that is missing, unknown, malformed or contradicts another.
     """
+    return _Reader(f"contract {path}", count_actions).read(read_entries(path))
+
+
+def read_entries(path: str | Path) -> Any:
+    """Return what the YAML of a contract holds, of data, of a weight file or of an ONNX file.
+
+    Raises:
+        TrimtabError: if it cannot be read. No tag of it is carried out.
+    """
     where = f"contract {path}"
     try:
         # By the reader of settings, which knows 1e-3 for a number and refuses a key that is twice.
-        value: Any = OmegaConf.to_container(OmegaConf.create(decoded(read_bytes(path))))
+        return OmegaConf.to_container(OmegaConf.create(decoded(read_bytes(path))))
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise TrimtabError(f"{where}: is no YAML ({str(error).splitlines()[0]})") from error
+        raise TrimtabError(f"{where}: is no YAML ({yaml_fault(error)})") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise TrimtabError(f"{where}: cannot be read ({error}); check the path") from error
+        raise TrimtabError(
+            f"{where}: cannot be read ({yaml_fault(error)}); check the path"
+        ) from error
     except AssertionError:  # what OmegaConf raises of a single value
-        value = None
-    return _Reader(where, count_actions).read(value)
+        return None
 
 
 class _Reader:

@@ -273,8 +273,8 @@ def _brax(archive: TensorArchive, unsaid: Unsaid) -> Actor:
         )
     if unsaid.activation == "gelu":
         raise named.refusal(
-            "is of flax, whose gelu is an approximation by a tanh, which no policy here has; export "
-            "it as ONNX"
+            "is of flax, whose gelu is an approximation by a tanh, which no policy here has; "
+            "export it as ONNX"
         )
     seen = archive.content[0].state
     kept = _thawed(_at(_thawed(archive.content[1]), "params"))

@@ -133,8 +133,8 @@ def find_network(model: onnx.ModelProto, contract: ForeignContract, where: str) 
     for one in (network.observation, network.action, noise):
         if one is not None and len(one.shape) > 1 and one.row[0] != 1:
             raise TrimtabError(
-                f"{where}: {one} has {one.row[0]} rows in every call; export it for one row, or for "
-                "an open number of them, as its first axis"
+                f"{where}: {one} has {one.row[0]} rows in every call; export it for one row, or "
+                "for an open number of them, as its first axis"
             )
     steps = network.action.shape[1:-1]
     if any(isinstance(n, str) and n not in network.observation.shape for n in steps):

@@ -131,8 +131,10 @@ def without(example: str, *place: str, **changes: Any) -> Any:
         ),
         (
             CASES["robomimic, two kinds of actions"].content
-            | {"config": '{"train": {"action_keys": ["b", "a"], "action_config": '
-               '{"a": {"format": "rot_6d"}}}}'},
+            | {
+                "config": '{"train": {"action_keys": ["b", "a"], "action_config": '
+                '{"a": {"format": "rot_6d"}}}}'
+            },
             "gives a rotation of six numbers, a",
         ),
         (without("robomimic", "shape_metadata", all_shapes={"image": [3, 84, 84]}), "pictures"),
