@@ -199,7 +199,7 @@ class TensorArchive:
         strides = [stride * dtype.itemsize for stride in tensor.strides]
         values = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides).copy()
         if storage.dtype == _BFLOAT:  # the upper half of a single-precision number
-            return (values.astype("<u4") << 16).view("<f4")
+            return np.left_shift(values, 16, dtype="<u4").view("<f4")
         return values
 
 

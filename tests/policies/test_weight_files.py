@@ -208,6 +208,7 @@ def test_a_nested_file_is_read_with_every_kind_of_tensor(tmp_path: Path) -> None
             torch.tensor([1.0, -2.5, 1.5 * 2.0**100], dtype=torch.bfloat16),
             [1, -2.5, 1.5 * 2.0**100],
         ),
+        "bf16 number": (torch.tensor(-2.5, dtype=torch.bfloat16), -2.5),
         "half": (torch.tensor([0.5, -2.0]).half(), [0.5, -2]),
         "empty": (torch.zeros(0, 3), np.zeros((0, 3))),
         "number": (torch.tensor(2.5), 2.5),

@@ -25,12 +25,12 @@ def export(
     **layout: str,
 ) -> int:
     """Write a bundle with ONNX and check it; ``overrides`` are settings of acting."""
-    kind = layout["as"]
-    if kind in DIALECTS:
+    written = layout["as"]
+    if written in DIALECTS:
         if env or contract or chunking or limits or overrides or weights == "false":
-            raise TrimtabError(f"export: as={kind}: give a bundle, and no other setting")
-        write_dialect(run, out, kind)
-        print_line(f"{kind}: {out}")
+            raise TrimtabError(f"export: as={written}: give a bundle, and no other setting")
+        write_dialect(run, out, written)
+        print_line(f"{written}: {out}")
         return 0
     settings = policy_settings(list(overrides))
     if (env or contract) and settings:
@@ -38,10 +38,10 @@ def export(
     errors = export_policy(
         run, out, env=env, contract=contract, weights=weights == "true", chunking=chunking,
         settings=settings, limits=command_limits("export", limits) if limits else None,
-        lerobot=kind == "lerobot",
+        lerobot=written == "lerobot",
     )  # fmt: skip
     print_line(
-        f"{'program' if out.endswith('.pt2') else kind}: {out}; golden rows replay within "
+        f"{'program' if out.endswith('.pt2') else written}: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )
     return 0
