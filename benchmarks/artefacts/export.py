@@ -186,13 +186,13 @@ def export_bundle(
     bundle = load_base(str(run))
     if "warning" in bundle.config:  # it is of this policy, as it acts
         logger.warning("%s: its warning is left out; calibrate the new bundle", run)
-    if state_parts(bundle.policy.spec.parts) and not (settings or chunking or limits):
-        # What its graph hands on is a second output, which only the graph itself has.
-        withhold_weights(bundle.folder, out)
-        return check_bundle(out)
     if chunking:
         bundle = replace(bundle, policy=CHUNKING[chunking](bundle.policy))
     policy, changed = adjusted_policy(bundle, settings or {})
+    if state_parts(policy.spec.parts):
+        # What its graph hands on is a second output, which only the graph itself has.
+        withhold_weights(bundle.folder, out, limits)
+        return check_bundle(out)
     env = bundle.config["env"]
     contract = {
         "env": env["id"],

@@ -61,7 +61,9 @@ def black_box(
     return policy
 
 
-def withhold_weights(source: str | Path, folder: str | Path) -> Path:
+def withhold_weights(
+    source: str | Path, folder: str | Path, limits: Mapping[str, Any] | None = None
+) -> Path:
     """Write a copy of a bundle that has its graph and not its weights; return its folder.
 
     The graph has the weights in it, as numbers that nothing here reads.
@@ -69,9 +71,11 @@ def withhold_weights(source: str | Path, folder: str | Path) -> Path:
     Args:
         source: a bundle with ``policy.onnx``.
         folder: where the copy goes.
+        limits: of a robot's commands; None for those that the bundle states.
 
     Raises:
-        TrimtabError: if ``source`` is no such bundle, or ``folder`` cannot be written or exists.
+        TrimtabError: if ``source`` is no such bundle, the limits do not fit it, or ``folder``
+            cannot be written or exists.
     """
     config, files = read_files(source)
     folder = resolved(folder)
@@ -80,6 +84,9 @@ def withhold_weights(source: str | Path, folder: str | Path) -> Path:
     if folder.exists():
         raise TrimtabError(f"bundle {folder}: exists; choose another folder")
     config.pop("warning", None)  # which is calibrated last
+    if limits is not None:
+        config["limits"] = dict(limits)
+        Contract.parse(config, f"bundle {source}")  # refuses those that do not fit
     return write_black_box(config, files[ONNX], files[GOLDEN], folder)
 
 

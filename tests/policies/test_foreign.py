@@ -166,7 +166,13 @@ def test_a_recurrent_state_lasts_until_the_reset(tmp_path: Path, kind: str) -> N
         np.testing.assert_allclose(played, expected, rtol=1e-5, atol=1e-5)
     assert np.abs(runner.step(rows[0]) - expected[0]).max() > 1e-2  # not reset
     again = tmp_path / "again"
-    export_policy(str(tmp_path / "bundle"), str(again))
+    source = str(tmp_path / "bundle")
+    with pytest.raises(TrimtabError, match="no such setting|no setting"):
+        export_policy(source, str(again), settings={"sampling_steps": 2})
+    with pytest.raises(TrimtabError, match="no entry 'speed'"):
+        export_policy(source, str(again), limits={"speed": 2.0})
+    export_policy(source, str(again), limits={"velocity": 1e6})
+    assert load_bundle(again).config["limits"] == {"velocity": 1e6}
     assert [load_policy(again).step(rows[0]).tolist()] == [played[0].tolist()]
 
 
