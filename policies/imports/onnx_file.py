@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from onnx import external_data_helper, version_converter
+from onnx import external_data_helper
 
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 
-__all__ = ["VERSION", "Port", "inputs_of_graph", "outputs_of_graph", "read_onnx", "seen"]
+__all__ = ["Port", "inputs_of_graph", "outputs_of_graph", "read_onnx", "seen"]
 
-VERSION = 18
-"""Of the operators, as Trimtab's own exports have them; older files are converted to it."""
 _OLDEST = 11
+"""Version of the operators from which on all those of a wrapping mean what they do today."""
 _STANDARD = ("", "ai.onnx")
 _RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
@@ -49,7 +48,9 @@ class Port:
 
 
 def read_onnx(path: str | Path) -> onnx.ModelProto:
-    """Return the model of a file with all its weights inside, its operators of :data:`VERSION`.
+    """Return the model of a file with all its weights inside.
+
+    Its operators keep their version: a conversion changes what some of them compute (Hardmax).
 
     Raises:
         TrimtabError: if it is no ONNX file, has operators of another domain, functions of its own,
@@ -76,12 +77,6 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
             f"{path}: has operators of version {version}; export it again with opset {_OLDEST} or "
             "later"
         )
-    if version < VERSION:
-        try:
-            converted = version_converter.convert_version(model, VERSION)
-        except Exception:  # the converter raises many unrelated types
-            return model  # it runs as it is; what is exported around it may need a newer one
-        return converted
     return model
 
 

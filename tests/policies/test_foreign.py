@@ -251,6 +251,21 @@ def test_noise_and_chunks_of_a_foreign_network(tmp_path: Path) -> None:
     assert policy.act(np.ones((1, 2)), deterministic=True).tolist() == [[[1, 1], [-1, -1]]]
 
 
+def test_an_old_operator_keeps_its_meaning(tmp_path: Path) -> None:
+    """Up to version 12 Hardmax of axis 1 takes the largest of all that follows, and not of each."""
+    nodes = [
+        helper.make_node("Reshape", ["obs", "square"], ["rows"]),
+        helper.make_node("Hardmax", ["rows"], ["largest"], axis=1),
+        helper.make_node("Reshape", ["largest", "flat"], ["action"]),
+    ]
+    shapes = {"square": np.array([1, 2, 2], np.int64), "flat": np.array([1, 4], np.int64)}
+    network = saved(
+        tmp_path / "n.onnx", nodes, [port("obs", 1, 4)], [port("action", 1, 4)], shapes, opset=11
+    )
+    runner = opened(network, tmp_path, action=WIDE, observation={"terms": {"o": {"size": 4}}})
+    assert runner.step(np.array([1.0, 2.0, 4.0, 3.0])).tolist() == [0, 0, 1, 0]
+
+
 LINEAR = {"action": WIDE, "observation": {"terms": {"o": {"size": 2}}}}
 
 
@@ -314,7 +329,7 @@ def test_networks_whose_rows_or_numbers_cannot_be_told_are_refused(tmp_path: Pat
     split = [helper.make_node("Reshape", ["obs", "shape"], ["action"])]
     steps = saved(
         tmp_path / "steps.onnx", split, [port("obs", "b", 2)], [port("action", "b", "steps", 1)],
-        {"shape": np.array([-1, 2, 1], np.int64)}, opset=18,  # a conversion would infer the 2
+        {"shape": np.array([-1, 2, 1], np.int64)},
     )  # fmt: skip
     refused(steps, tmp_path, "does not say how many actions it plans", **LINEAR)
     rows = linear(tmp_path / "rows.onnx", np.eye(2, dtype=np.float32), batch=4)
