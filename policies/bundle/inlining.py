@@ -25,13 +25,16 @@ def inline(model: onnx.ModelProto, graphs: Sequence[bytes]) -> None:
     Raises:
         TrimtabError: if a graph needs other operators than ``model`` can have beside it.
     """
+    boxes = [onnx.load_from_string(graph) for graph in graphs]
+    newest = max([_version(model), *map(_version, boxes)])
+    model.CopyFrom(_converted(model, newest))  # newer operators have no older form
     nodes, found = [], 0
     for node in model.graph.node:
         if (node.domain, node.op_type) != (_DOMAIN, _TYPE):
             nodes.append(node)
             continue
         (attribute,) = node.attribute  # the black box's number
-        nodes += _nodes(model, node, graphs[attribute.i], f"black_box_{found}_")
+        nodes += _nodes(model, node, boxes[attribute.i], f"black_box_{found}_")
         found += 1
     if not found:
         return
@@ -44,10 +47,10 @@ def inline(model: onnx.ModelProto, graphs: Sequence[bytes]) -> None:
 
 
 def _nodes(
-    model: onnx.ModelProto, node: onnx.NodeProto, graph: bytes, prefix: str
+    model: onnx.ModelProto, node: onnx.NodeProto, box: onnx.ModelProto, prefix: str
 ) -> list[onnx.NodeProto]:
     """Return the nodes that take the place of ``node``; their weights go to ``model``."""
-    part = _fitting(onnx.load_from_string(graph), model)
+    part = _fitting(box, model)
     part = compose.add_prefix(part, prefix, *[False] * 6)  # of functions; it misses names in loops
     add_prefix(part.graph, prefix)
     wires = dict(zip([port.name for port in part.graph.input], node.input, strict=True))
@@ -60,19 +63,29 @@ def _nodes(
     return list(part.graph.node)
 
 
+def _version(model: onnx.ModelProto) -> int:
+    """Return the version of a model's standard operators."""
+    return max((one.version for one in model.opset_import if one.domain == ""), default=1)
+
+
+def _converted(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """Return a model with standard operators of a version that is not below its own."""
+    if _version(model) == version:
+        return model
+    try:
+        return version_converter.convert_version(model, version)
+    except Exception as error:  # the converter raises many unrelated types
+        raise TrimtabError(
+            f"export: operators of version {_version(model)} cannot become those of version "
+            f"{version}, beside which they are to stand; export the black box again with a newer "
+            "ONNX"
+        ) from error
+
+
 def _fitting(part: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
     """Return ``part`` with the operators' versions of ``model``, which gets those it lacks."""
     versions = {one.domain: one.version for one in model.opset_import}
-    ours = versions[""]
-    theirs = next((one.version for one in part.opset_import if one.domain == ""), ours)
-    if theirs != ours:
-        try:
-            part = version_converter.convert_version(part, ours)
-        except Exception as error:  # the converter raises many unrelated types
-            raise TrimtabError(
-                f"export: the black box has operators of version {theirs}, which cannot stand "
-                f"beside those of version {ours}; export it again with a newer ONNX"
-            ) from error
+    part = _converted(part, versions[""])
     for one in part.opset_import:
         if one.domain not in versions:
             model.opset_import.append(one)

@@ -119,6 +119,16 @@ def test_it_opens_its_graph_again_where_that_has_changed() -> None:
     assert not torch.equal(policy(obs, noise), before)
 
 
+def test_a_policy_around_a_newer_graph_is_exported_with_its_operators() -> None:
+    """Swish is an operator from version 24 on; the exporter writes older ones."""
+    model = onnx.load_from_string(made_by_hand(24))
+    next(node for node in model.graph.node if node.op_type == "Tanh").op_type = "Swish"
+    policy = RepeatedNoisePolicy(BlackBoxPolicy.of(SPEC, (4, 2), model.SerializeToString()))
+    obs = torch.randn(5, 3)
+    noise = torch.zeros(5, *policy.noise_shape)
+    torch.testing.assert_close(run(export_onnx(policy, {}), obs, noise), policy(obs, noise))
+
+
 def test_no_gradient_passes_and_it_says_so() -> None:
     policy = box()
     noise = torch.randn(2, 4, 2, requires_grad=True)
