@@ -12,7 +12,6 @@ import os
 import signal
 import struct
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def main(fault: str, graph: str) -> None:
         nonlocal count
         count += 1
         if count == FAULT_AT and fault == "hang":
-            time.sleep(2.0)
+            os.read(0, 1)  # until it is woken
         elif count == FAULT_AT and fault in ("SIGSTOP", "SIGKILL"):
             os.kill(os.getpid(), signal.Signals[fault])
         return [-1.0 if count >= FAULT_AT and fault == "nan" else float(count)]
