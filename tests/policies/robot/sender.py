@@ -39,8 +39,9 @@ def act(action: Any) -> None:
 
 def main(fault: str, graph: str) -> None:
     contract = Contract(1, HORIZON, 2, 1, (1,), (-1e6,), (1e6,), 50.0, True)
+    # A chunk at every tick: a busy machine may lose some, and the fault comes at the same command.
     policy = Fails(
-        contract, Path(graph).read_bytes(), graph, mode=RecedingHorizon(2),
+        contract, Path(graph).read_bytes(), graph, mode=RecedingHorizon(1),
         fallback=SafeAction(safe=(HELD,)),
     )  # fmt: skip
     count = -1
