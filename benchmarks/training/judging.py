@@ -27,9 +27,9 @@ from trimtab.benchmarks.training.without_task import has_task
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
-from trimtab.policies.agent import Decide, PolicyInputs
+from trimtab.policies.agent import RESTART, ArrayObs, Decide, PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle
-from trimtab.policies.bundle.files import Contract, inputs_of
+from trimtab.policies.bundle.files import Array, Contract, inputs_of
 from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.bundle.onnx_policy import open_policy
 from trimtab.policies.robot.delayed import Latency, Timing
@@ -131,9 +131,7 @@ class BundleJudge:
         Raises:
             TrimtabError: if there is no such backend, or ``episodes`` is less than 1.
         """
-        if backend not in BACKENDS:
-            raise TrimtabError(f"evaluate: backend={backend}: {nearest(backend, BACKENDS)}")
-        act = BACKENDS[backend](self.bundle)
+        act = self._act(backend)
         evaluator = Evaluator(
             self.task,
             episodes=episodes,
@@ -154,15 +152,25 @@ class BundleJudge:
         finally:
             evaluator.close()
 
+    def _act(self, backend: str) -> Decide:
+        if backend not in BACKENDS:
+            raise TrimtabError(f"evaluate: backend={backend}: {nearest(backend, BACKENDS)}")
+        return BACKENDS[backend](self.bundle)
+
     def interval(self, mode: str) -> int:
         """Return the usual ticks from one chunk to the next in a mode of :data:`TIMED_MODES`."""
         return TIMED_MODES[mode][1] or self.act_steps
 
-    def measured_ms(self, backend: str = "torch") -> float:
-        """Return how many milliseconds one decision takes on this machine: the median of 100."""
-        act = BACKENDS[backend](self.bundle)
+    def usual_decision(self, mode: str) -> tuple[ArrayObs, Array]:
+        """Return observation and noise of one row, as a robot in a mode usually asks with them."""
         golden = {name: rows[:1].numpy() for name, rows in golden_rows(self.bundle.policy).items()}
-        obs, noise = inputs_of(golden, Contract.parse(self.bundle.config, str(self.bundle.folder)))
+        if RESTART in golden:  # there is a plan, but at an episode's start
+            golden[RESTART][:] = mode == "rti"
+        return inputs_of(golden, Contract.parse(self.bundle.config, str(self.bundle.folder)))
+
+    def measured_ms(self, backend: str, mode: str) -> float:
+        """Return how many milliseconds one decision takes on this machine: the median of 100."""
+        act, (obs, noise) = self._act(backend), self.usual_decision(mode)
         seconds = []
         for _ in range(110):
             begun = time.perf_counter()
@@ -194,8 +202,10 @@ class BundleJudge:
             TrimtabError: if the mode is unknown, or the delay is neither.
         """
         measured = delay_ms == MEASURED
+        if measured:
+            delay_ms = self.measured_ms(backend, mode)
         try:
-            delay = self.measured_ms(backend) if measured else float(delay_ms)
+            delay = float(delay_ms)
         except (TypeError, ValueError) as error:
             raise TrimtabError(
                 f"evaluate: delay_ms={delay_ms}: give a number, or {MEASURED}"

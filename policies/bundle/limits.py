@@ -44,6 +44,10 @@ class Limits:
     of_velocities: bool = False
 
     def __post_init__(self) -> None:
+        for name in _TIGHTER:
+            value = getattr(self, name)
+            if isinstance(value, list | np.ndarray):  # such as a robot's own table
+                object.__setattr__(self, name, tuple(value))
         if self.jerk is not None and self.acceleration is None:
             raise TrimtabError("limits: jerk needs a limit of acceleration beside it")
         if self.jerk is not None and not self.of_velocities:
@@ -148,21 +152,20 @@ class Limits:
                 "meaning; give low and high alone"
             )
         dim = np.size(low)
+        most_of = [self._of(name, np.inf, dim) for name in _RATES]
+        speed = most_of[0] if self.of_velocities else np.full(dim, np.inf)
         least, most = (
             end.astype(np.float64)
             for end in inward(
-                np.maximum(low, self._of("low", -np.inf, dim)),
-                np.minimum(high, self._of("high", np.inf, dim)),
+                np.maximum(low, np.maximum(self._of("low", -np.inf, dim), -speed)),
+                np.minimum(high, np.minimum(self._of("high", np.inf, dim), speed)),
             )
         )
         if not np.all(least <= most):
             raise TrimtabError(
-                f"limits: low={self.low} and high={self.high} leave no command within those of "
-                f"the bundle, {np.asarray(low).tolist()} to {np.asarray(high).tolist()}"
+                f"limits: {self.to_json()} leave no command within those of the bundle, "
+                f"{np.asarray(low).tolist()} to {np.asarray(high).tolist()}"
             )
-        most_of = [self._of(name, np.inf, dim) for name in _RATES]
-        if self.of_velocities:
-            least, most = np.maximum(least, -most_of[0]), np.minimum(most, most_of[0])
         return least, most, most_of
 
     @property

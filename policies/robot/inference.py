@@ -32,7 +32,10 @@ _OPENING = 60.0
 
 
 class Inference(ABC):
-    """Computes chunks ``[1, H, A]`` from what a policy reads."""
+    """Computes chunks ``[1, H, A]`` from what a policy reads.
+
+    A request is begun when none is in flight, or when nobody will ask for the one that is.
+    """
 
     @property
     def restarts(self) -> int:
@@ -41,7 +44,7 @@ class Inference(ABC):
 
     @abstractmethod
     def begin(self, read: ArrayObs, noise: Array) -> None:
-        """Begin a request, when none is in flight.
+        """Begin a request.
 
         Args:
             read: what the policy reads, of one row.
@@ -110,8 +113,9 @@ class Worker(Inference):
         self._where, self._seconds = f"bundle {folder}", seconds
         self._restarts, self._closed = 0, False
         self._sha256 = self._start()
-        self._requests: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[str | TrimtabError] = queue.SimpleQueue()
+        self._number = 0  # of the newest request
+        self._requests: queue.SimpleQueue[tuple[int, dict[str, str]] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, str | TrimtabError]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._converse, daemon=True)
         self._thread.start()
 
@@ -123,13 +127,16 @@ class Worker(Inference):
     def begin(self, read: ArrayObs, noise: Array) -> None:
         """Send the request."""
         parts = {**(read if isinstance(read, Mapping) else {FLAT: read}), "noise": noise}
-        self._requests.put({name: _text(part) for name, part in parts.items()})
+        self._number += 1
+        self._requests.put((self._number, {name: _text(part) for name, part in parts.items()}))
 
     def poll(self) -> Array | None:
         """Return the answer if all of it, or the end of the process, is there."""
         try:
-            answer = self._answers.get_nowait()
+            number, answer = self._answers.get_nowait()
         except queue.Empty:
+            return None
+        if number != self._number:  # whoever asked for it was interrupted
             return None
         if isinstance(answer, TrimtabError):
             raise answer
@@ -162,8 +169,9 @@ class Worker(Inference):
             raise
 
     def _converse(self) -> None:
-        while (request := self._requests.get()) is not None:
-            self._answers.put(self._answered(request))
+        while (asked := self._requests.get()) is not None:
+            number, request = asked
+            self._answers.put((number, self._answered(request)))
 
     def _answered(self, request: dict[str, str]) -> str | TrimtabError:
         try:
@@ -171,7 +179,7 @@ class Worker(Inference):
                 return str(self.child.call(_answer, self._folder, request))
         except ChildDied as error:
             why = f"no answer in {self._seconds:g} s" if killed.is_set() else str(error)
-        except (TrimtabError, RuntimeError) as error:
+        except Exception as error:  # the thread goes on, whatever the process has answered
             return TrimtabError(str(error))
         try:
             if self._start() != self._sha256:

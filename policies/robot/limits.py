@@ -112,11 +112,8 @@ class Limiter:
         least, most, most_of = limits.resolved(low, high, period)
         return cls(least, most, most_of, period if limits.of_rates else None, limits.of_velocities)
 
-    def begin(self, command: Array | None = None) -> None:
-        """Begin at rest.
-
-        Args:
-            command: the one in force ``[A]``; None if there is none.
+    def check(self, command: Array | None) -> None:
+        """Check that the limits can begin with a command, as of :meth:`begin`.
 
         Raises:
             TrimtabError: if rates are limited and the command is beyond the range, to which there
@@ -128,6 +125,17 @@ class Limiter:
                 f"action {command}: is beyond the limits of the commands, {self.low} to "
                 f"{self.high}, and rates are limited; check its units, or clip it"
             )
+
+    def begin(self, command: Array | None = None) -> None:
+        """Begin at rest.
+
+        Args:
+            command: the one in force ``[A]``; None if there is none.
+
+        Raises:
+            TrimtabError: as :meth:`check`.
+        """
+        self.check(command)
         self.count = 0
         self._last = self._goal = None if command is None else command.astype(np.float64)
         self._rate = np.zeros(len(self.low))  # change of the command a second, at the last tick

@@ -182,7 +182,7 @@ class _Watched(Inference):
     def begin(self, read: ArrayObs, noise: Array) -> None:
         try:
             self._inference.begin(read, noise)
-        except TrimtabError:
+        except BaseException:  # Ctrl+C too
             self._events.note(_FAILURE, request=True)
             raise
         self._events.note(_NOTHING, request=True)

@@ -140,7 +140,8 @@ class PolicyRunner(OnnxPolicy):
     ) -> None:
         """Forget the plan and the history; call it before every episode, and after every stop.
 
-        The answer of a request that is in flight is thrown away when it comes.
+        The answer of a request that is in flight is thrown away when it comes. If something is
+        refused, the plan is forgotten, and nothing else changes.
 
         Args:
             seed: start the noise again from this seed; None lets the noise go on, so that episodes
@@ -154,12 +155,14 @@ class PolicyRunner(OnnxPolicy):
             TrimtabError: if an input or the seed does not fit, or if rates are limited and the
                 command in force is beyond the limits.
         """
+        self._timeline.drop_plan()
         if seed is not None and _whole(seed, "seed") < 0:
             raise TrimtabError(f"seed {seed}: give a whole number, at least 0")
         force = None if action is None else checked_array(action, (self.action_dim,), "action")
-        self._limiter.begin(force)
+        self._limiter.check(force)
         if inputs:
             self._agent.set_inputs(inputs)
+        self._limiter.begin(force)
         self._agent.reset(seeds=None if seed is None else [seed])
         if self._log is not None:
             self._log.reset(seed, force, inputs)
@@ -212,6 +215,11 @@ class PolicyRunner(OnnxPolicy):
         self.chunk_distance = None
         try:
             action = self._play(observed, now)
+        except TrimtabError:
+            raise
+        except BaseException:  # such as Ctrl+C: the answer is lost, or may be
+            self._timeline.fail()
+            raise
         finally:
             self._warn(observed)
             if self._log is not None:

@@ -135,7 +135,7 @@ class Detector:
         apart = squares[:, None] - 2.0 * stored @ stored.T + squares
         # An episode's own observations are nearer than those of another one will be.
         apart[owner[chosen][:, None] == owner[chosen]] = np.inf
-        nearest = np.partition(apart, _NEIGHBOURS - 1, axis=1)[:, _NEIGHBOURS - 1]
+        nearest = np.sort(apart, axis=1)[:, _NEIGHBOURS - 1 : _NEIGHBOURS]
         known = np.sqrt(np.maximum(nearest[np.isfinite(nearest)], 0.0))
         if not known.size:
             raise TrimtabError("calibration: the reference episodes are too few or too short")

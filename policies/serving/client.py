@@ -128,13 +128,12 @@ class PolicyClient:
                 try:
                     return self._asked(self._connection, request)
                 except ConnectionClosed:
-                    self.close()
+                    pass
             self._connect()
             assert self._connection is not None
             try:
                 return self._asked(self._connection, request)
             except ConnectionClosed as error:
-                self.close()
                 raise TrimtabError(f"{self.address}: closed the connection ({error})") from error
 
     def _asked(self, connection: ClientConnection, request: bytes) -> Any:
@@ -146,6 +145,9 @@ class PolicyClient:
             raise TrimtabError(
                 f"{self.address}: did not answer within {self.seconds:g} s; look at the server"
             ) from error
+        except BaseException:  # likewise, such as by Ctrl+C
+            self.close()
+            raise
         if isinstance(answer, str):
             raise TrimtabError(f"{self.address}: {answer[:300]}")
         return _decoded(answer, self.address)

@@ -58,11 +58,14 @@ class JointPolicy:
     ) -> None:
         if policy.control_rate is None or policy.fallback is None:
             raise TrimtabError("joint policy: it needs a control rate and a fallback")
-        if policy.action_dim != len(joints) or policy.obs_dim not in (len(joints), 2 * len(joints)):
-            raise TrimtabError(f"joint policy: the policy is not one of {len(joints)} joints")
+        count, observed = len(joints), policy.contract.observed
+        kinds = [n for n in (1, 2) if observed == {"obs": ((n * count,), "float32")}]
+        if policy.action_dim != count or not kinds:
+            raise TrimtabError(f"joint policy: the policy is not one of {count} joints")
         if sorted(set(joints)) != sorted(joints if commanded is None else commanded):
             raise TrimtabError("joint policy: a joint is missing or there twice")
         self.policy, self.joints, self._types = policy, list(joints), types
+        self._kinds = kinds[0]  # 1: positions; 2: velocities too
         self._period, self._stale = round(1e9 / policy.control_rate), round(1e9 * stale)
         self._order = None if commanded is None else [self.joints.index(one) for one in commanded]
         self.counts: Counter[str] = Counter()
@@ -109,7 +112,7 @@ class JointPolicy:
     def _take(self, message: Any, now: Now) -> None:
         """Keep a joint state: all robots' messages may share a topic, in any order of names."""
         names = list(message.name)
-        read = [message.position, message.velocity][: self.policy.obs_dim // len(self.joints)]
+        read = [message.position, message.velocity][: self._kinds]
         if any(names.count(one) != 1 for one in self.joints) or any(
             len(values) != len(names) for values in read
         ):

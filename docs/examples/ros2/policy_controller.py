@@ -49,7 +49,9 @@ class PolicyController:
 
     def on_configure(self, update_rate: float) -> CallbackReturn:
         """Refuse another rate than the policy's, and joints that do not fit it."""
-        fits = (self.policy.obs_dim, self.policy.action_dim) == (len(self.states), len(self.joints))
+        observed = {"obs": ((len(self.states),), "float32")}
+        fits = self.policy.contract.observed == observed
+        fits &= self.policy.action_dim == len(self.joints)
         right = fits and update_rate == self.policy.control_rate
         return CallbackReturn.SUCCESS if right else CallbackReturn.FAILURE
 

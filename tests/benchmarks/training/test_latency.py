@@ -18,9 +18,10 @@ from trimtab.benchmarks.training.judging import BundleJudge
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import PolicyInputs
+from trimtab.policies.agent import RESTART, PolicyInputs
 from trimtab.policies.bundle.bundle import load_bundle, save_bundle
 from trimtab.policies.kinds.flow import FlowPolicy
+from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
 from trimtab.policies.robot.delayed import Latency, Timing
 from trimtab.policies.robot.modes import RecedingHorizon
 from trimtab.types import PolicySpec
@@ -174,8 +175,24 @@ def test_the_delay_of_this_machine(bundle: Path) -> None:
     scores = judge.judge(episodes=2, seed=0, deterministic=True, timing=judge.timing(**timed))
     rows = judge.rows(scores, deterministic=True, timed=timed)
     assert all("measured=True" in row.policy for row in rows)
+    with pytest.raises(TrimtabError, match="backend=onyx: .*onnx"):
+        judge.timed("onyx", delay_ms="measured")
     with pytest.raises(TrimtabError, match="delay_ms=soon: give a number, or measured"):
         judge.timed(delay_ms="soon")
+
+
+def test_a_decision_is_measured_as_its_mode_asks_for_it(tmp_path: Path) -> None:
+    """Two of four sampling steps are left where there is a plan, and all where there is none."""
+    spec = get_spec(HOPPER)
+    shape = PolicySpec(spec.obs_dim, 4, spec.action_dim, spec.action_low, spec.action_high)
+    policy = RealTimeIterationPolicy(FlowPolicy(shape, hidden=[16], sampling_steps=4))
+    contract = {"env": HOPPER, "control_rate": spec.control_rate, "act_steps": ACT_STEPS}
+    made = save_bundle(policy, tmp_path / "rti", contract=contract, onnx=False)
+    judge = BundleJudge(load_bundle(made), HOPPER, {})
+    for mode, restart in (("rti", 1.0), ("receding", 0.0)):
+        obs, _ = judge.usual_decision(mode)
+        assert obs[RESTART].tolist() == [[restart]]
+        assert judge.timed(mode=mode, delay_ms="measured")["delay_ms"] > 0
 
 
 def test_python_has_the_words_of_the_command(bundle: Path) -> None:

@@ -93,7 +93,7 @@ class Late(Inference):
 
 def numbered(delays: Iterable[int] | None = None, **settings: Any) -> PolicyRunner:
     """Return the policy as a robot runs it; its answers come late by ``delays`` ticks."""
-    late = None if delays is None else Late(delays)
+    late = settings.pop("inference", None) if delays is None else Late(delays)
     of_policy = {k: settings.pop(k) for k in ("horizon", "act_steps", "limit") if k in settings}
     horizon, mode = of_policy.get("horizon", HORIZON), settings.get("mode")
     told = mode is not None and bool(mode.needs[0])

@@ -126,6 +126,22 @@ def test_commands_within_the_limits_keep_their_bits() -> None:
     assert limiter.count == 0
 
 
+def test_a_speed_that_float32_does_not_have_is_not_passed() -> None:
+    limits = Limits(velocity=np.array([0.1, 0.3]), of_velocities=True)  # type: ignore[arg-type]
+    wide = np.repeat(WIDE, 2, axis=1)
+    limiter = Limiter.of(limits, *wide, 0.02)
+    played = limiter.apply(np.float32([5.0, -5.0]))  # 0.1 as float32 is above 0.1
+    assert np.all(np.abs(played.astype(np.float64)) <= [0.1, 0.3])
+    assert played.tolist() == pytest.approx([0.1, -0.3])
+    limiter.begin(played)  # what was commanded may be told as what is in force
+
+
+def test_limits_may_be_arrays() -> None:
+    limits = Limits(velocity=np.array([1.0, 2.0]), low=[-1, -1])  # type: ignore[arg-type]
+    assert limits == Limits(velocity=(1.0, 2.0), low=(-1.0, -1.0))
+    assert limits.tightened(Limits(velocity=1.5)).velocity == (1.0, 1.5)
+
+
 def test_a_runner_limits_the_plan_and_the_fallback_from_the_command_in_force() -> None:
     runner = numbered(
         mode=RecedingHorizon(8),

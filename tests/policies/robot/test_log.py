@@ -21,6 +21,7 @@ from trimtab.policies import runtime
 from trimtab.policies.agent import ArrayObs
 from trimtab.policies.bundle.onnx_policy import read_policy
 from trimtab.policies.robot import log as logs
+from trimtab.policies.robot.inference import InLine
 from trimtab.policies.robot.log import TickLog, read_log
 from trimtab.policies.robot.plan import Array
 from trimtab.policies.robot.replay import logged_settings, replay
@@ -150,6 +151,35 @@ def test_an_error_that_was_raised_is_raised_again(bundle_of: BundleOf, tmp_path:
     )
     found = replay(tmp_path / "log")
     assert found.worst == np.inf and found.differs == f"tick {place} after reset 1"
+
+
+def test_a_decision_that_was_interrupted_is_played_again(
+    bundle_of: BundleOf, tmp_path: Path
+) -> None:
+    folder, asked = bundle_of("flow"), iter(range(99))
+    policy, files = load_policy(folder), read_policy(folder)
+    settings = logged_settings(folder, files, False, None, None, None)
+    ticks = TickLog(tmp_path / "log", files.contract, settings)
+
+    def infer(read: ArrayObs, noise: Array) -> Array:
+        if next(asked) in (2, 5):
+            raise KeyboardInterrupt
+        return policy.infer(read, noise)
+
+    runner = PolicyRunner(
+        files.contract, files.model, "here", deterministic=False, inference=InLine(infer), log=ticks
+    )
+    interrupted = 0
+    for tick, obs in enumerate(observations(40)):
+        try:
+            runner.step(obs)
+        except KeyboardInterrupt:
+            interrupted += 1
+            if tick % 2:
+                runner.reset()
+    assert interrupted == 2
+    found = replay(tmp_path / "log")
+    assert (found.ticks, found.equal) == (40, True)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from loading import load_module
 from trimtab.errors import TrimtabError
 from trimtab.observations import Part
 from trimtab.policies.agent import PREVIOUS, RESTART, WEIGHTS, PolicyInputs
+from trimtab.policies.robot.inference import InLine
 from trimtab.policies.robot.modes import (
     Blended,
     Mode,
@@ -25,7 +26,7 @@ from trimtab.policies.robot.modes import (
     chunk_weights,
 )
 from trimtab.policies.robot.plan import Array, Chunk
-from trimtab.policies.runtime import Hold, PlayOut
+from trimtab.policies.runtime import Hold, Limits, PlayOut
 
 _numbered = load_module(Path(__file__).with_name("numbered.py"))
 numbered = _numbered.numbered
@@ -266,6 +267,37 @@ def test_an_answer_that_was_begun_before_the_reset_is_thrown_away() -> None:
     # The old answer lands at the third tick; only then is a new one asked for.
     assert played == [-2.0, -2.0, -2.0, 200.0, 201.0]
     assert runner.counts["thrown_away"] == 1
+
+
+def test_a_decision_that_was_interrupted_is_not_waited_for() -> None:
+    """Ctrl+C in the midst of it; then the program is reset and goes on, or goes on at once."""
+    policy = numbered()
+    for resets in (True, False):
+        left = iter([False, True])
+
+        def infer(read: Any, noise: Any, left: Any = left) -> Any:
+            if next(left, False):
+                raise KeyboardInterrupt
+            return policy.infer(read, noise)
+
+        runner = numbered(fallback=Hold(), inference=InLine(infer))
+        played = [runner.step([float(tick)]).item() for tick in range(4)]
+        with pytest.raises(KeyboardInterrupt):
+            runner.step([4.0])
+        if resets:
+            runner.reset(action=[-1.0])
+        played += [runner.step([100.0 + tick]).item() for tick in range(3)]
+        assert played == [0.0, 1.0, 2.0, 3.0, 100.0, 101.0, 102.0]
+
+
+def test_a_reset_that_is_refused_forgets_the_plan_all_the_same() -> None:
+    for refused in ({"action": [1e9]}, {"action": [np.nan]}, {"seed": -1}, {"target": 1.0}):
+        runner = numbered(mode=RecedingHorizon(8), fallback=Hold(), limits=Limits(velocity=1e6))
+        runner.step([0.0])
+        with pytest.raises(TrimtabError):
+            runner.reset(**refused)
+        assert len(runner.plan().actions) == 0
+        assert runner.step([50.0]).item() == 50.0  # the old plan has 1 here
 
 
 def test_the_plan_shows_what_will_be_played() -> None:

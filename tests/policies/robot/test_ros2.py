@@ -20,11 +20,12 @@ from rosbags.typesys import Stores, get_typestore
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.files import Contract
-from trimtab.policies.runtime import Hold, PolicyRunner, RecedingHorizon
+from trimtab.policies.runtime import Hold, PolicyRunner, RealTimeChunking, RecedingHorizon
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "examples" / "ros2"
 joint_policy = load_module(EXAMPLE / "joint_policy.py")
 controller = load_module(EXAMPLE / "policy_controller.py")
+numbered = load_module(Path(__file__).with_name("numbered.py")).numbered
 JOINTS = ["shoulder", "elbow"]
 HORIZON, MS = 8, 10**6
 STEADY, ROS = 5_000 * MS, 1_700_000_000_000 * MS  # what the two clocks say at first
@@ -245,6 +246,17 @@ def test_what_does_not_fit_is_refused(
         joint_policy.JointPolicy(
             policy(**settings), joints, SimpleNamespace(), stale=0.1, commanded=commanded
         )
+
+
+def test_a_policy_that_reads_its_plan_too_is_driven_too() -> None:
+    """Its ``obs_dim`` has the plan besides what the robot observes."""
+    runner = numbered(mode=RealTimeChunking(4), fallback=Hold())
+    logic = joint_policy.JointPolicy(runner, ["lift"], message_types(node_types()), stale=0.05)
+    for tick in range(6):
+        now = joint_policy.Now(STEADY + 20 * MS * tick, ROS + 20 * MS * tick)
+        (command,) = logic.step(now, [state(now.ros, ["lift"], [100.0 + tick], [])])
+        assert command.points[0].positions.tolist() == [100.0 + tick]
+    assert runner.obs_dim > 2
 
 
 class HoldController:

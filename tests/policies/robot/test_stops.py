@@ -1,7 +1,8 @@
 """What a robot gets last when the process of its policy raises, hangs, is stopped or killed.
 
 Each sender is a process of its own with the control loop; the robots are here. A robot's time is
-its number of ticks, so that a busy machine that holds up this process does not expire a watchdog.
+its number of ticks, which passes with each command until the fault, and with each look from then
+on; and a sender is woken once its robot rests. So no test hangs on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.runtime import CommandWatchdog, Damp, Hold, SafeAction
 
 SENDER = Path(__file__).with_name("sender.py")
-FAULTS = ("raise", "nan", "hang", "SIGSTOP", "SIGKILL")
-PERIOD = 0.02  # of the robot's ticks, in seconds
-TIMEOUT = 0.5  # of the robot's watchdog
+TIMEOUT = 25.0  # of the robot's watchdog, in ticks: whole numbers do not round
 REST = -9.0  # what the robot's watchdog plays
 FAULT_AT, HORIZON, STOPPED, HELD = 20, 8, -1.0, -7.0  # of the sender
+FAULTS = {
+    "raise": FAULT_AT + 1, "nan": math.inf, "hang": FAULT_AT, "SIGSTOP": FAULT_AT,
+    "SIGKILL": FAULT_AT,
+}  # fmt: skip
+"""How many commands each sender has sent by its fault, that of its stop included."""
 
 
 def graph() -> bytes:
@@ -66,9 +70,11 @@ class Robot:
 
     def __init__(self, fault: str, model: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, SENDER, fault, model], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+            [sys.executable, SENDER, fault, model], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
         assert self.process.stdout is not None
+        self.awaited = FAULTS[fault]
         self.pipe = self.process.stdout.fileno()
         os.set_blocking(self.pipe, False)
         self.watchdog = CommandWatchdog(SafeAction(safe=(REST,)), TIMEOUT)
@@ -82,10 +88,12 @@ class Robot:
             data = os.read(self.pipe, 65536)
         except BlockingIOError:
             data = b""
+        if not data and len(self.received) < self.awaited:
+            return
         for (value,) in struct.iter_unpack("<d", data):
             self.received.append((now, value))
-            self.watchdog.receive([value], now * PERIOD)
-        self.log.append(self.watchdog.command(now * PERIOD).item())
+            self.watchdog.receive([value], now)
+        self.log.append(self.watchdog.command(now).item())
 
     @property
     def rested(self) -> int:
@@ -106,12 +114,13 @@ def robots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Robot
     woken = False
     try:
         while time.monotonic() < deadline:
-            time.sleep(PERIOD)
+            time.sleep(0.01)
             for robot in robots.values():
                 robot.tick()
-            stopped = robots["SIGSTOP"]
-            if stopped.watchdog.expired and not woken:
+            hung, stopped = robots["hang"], robots["SIGSTOP"]
+            if hung.watchdog.expired and stopped.watchdog.expired and not woken:
                 woken = True
+                os.write(hung.process.stdin.fileno(), b"\n")  # type: ignore[union-attr]
                 stopped.process.send_signal(signal.SIGCONT)
             if (
                 all(robots[fault].watchdog.expired for fault in FAULTS if fault != "nan")
@@ -132,7 +141,7 @@ def test_the_robot_rests_after_the_time_of_its_watchdog(
 ) -> None:
     robot = robots[fault]
     last = robot.before()[-1][0]
-    assert robot.rested - last == math.floor(TIMEOUT / PERIOD) + 1
+    assert robot.rested - last == TIMEOUT + 1
     assert set(robot.log[robot.rested :]) == {REST}
 
 

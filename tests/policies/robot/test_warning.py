@@ -105,6 +105,11 @@ def test_chunks_are_compared_over_the_ticks_that_they_share() -> None:
     assert other.chunk_distance is None  # calibrated for other intervals
 
 
+def test_a_reference_of_fewer_observations_than_neighbours_is_refused() -> None:
+    with pytest.raises(TrimtabError, match="too few or too short"):
+        Detector.fit([np.zeros((1, 2)), np.ones((2, 2))], "ab")
+
+
 def arm(count: int, seed: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """Return observations and actions of an arm that moves to a mark and closes its gripper."""
     generator = np.random.default_rng(seed)

@@ -17,6 +17,7 @@ import pytest
 from trimtab.errors import TrimtabError
 from trimtab.policies import runtime
 from trimtab.policies.robot.inference import Worker
+from trimtab.policies.robot.plan import Array
 from trimtab.policies.runtime import NO_LIMITS, PolicyRunner, SafeAction
 
 OBS = np.linspace(-1, 1, 6)
@@ -139,6 +140,40 @@ def test_a_request_that_the_process_does_not_take_holds_nobody_up(apart: PolicyR
     finally:
         process_of(apart).kill()
     apart.close()
+
+
+def answer_of(worker: Worker) -> Array:
+    """Wait for the answer to the last request."""
+    deadline = time.monotonic() + 30.0
+    while (answer := worker.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return answer
+
+
+def test_an_answer_is_never_that_of_an_older_request(apart: PolicyRunner) -> None:
+    """Who asked may have been interrupted after the request was sent, and asks again."""
+    worker, noise = apart._inference, np.zeros((1, 4, 2), np.float32)
+    assert isinstance(worker, Worker)
+    for obs in (OBS, 2 * OBS):
+        worker.begin(obs[None].astype(np.float32), noise)
+    expected = apart.predict(2 * OBS[None], noise)
+    assert np.array_equal(apart.limited(answer_of(worker)), expected)
+
+
+def test_a_process_that_answers_what_cannot_be_read_is_replaced(apart: PolicyRunner) -> None:
+    worker, noise = apart._inference, np.zeros((1, 4, 2), np.float32)
+    assert isinstance(worker, Worker)
+    ours, theirs = os.pipe()
+    worker.child.process.stdout = os.fdopen(ours, "rb")
+    os.write(theirs, b"no JSON\n")
+    for told in ("JSON|Expecting", "the process for it ended"):
+        worker.begin(OBS[None].astype(np.float32), noise)
+        with pytest.raises(TrimtabError, match=told):
+            answer_of(worker)
+    os.close(theirs)
+    worker.begin(OBS[None].astype(np.float32), noise)
+    assert answer_of(worker).shape == (1, 4, 2) and worker.restarts == 1
 
 
 def test_an_answer_of_which_half_is_there_holds_nobody_up(apart: PolicyRunner) -> None:

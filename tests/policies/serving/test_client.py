@@ -247,6 +247,26 @@ def test_a_frozen_server_is_given_up(serve: Serve, bundle_of: BundleOf) -> None:
     client.close()
 
 
+def test_the_answer_to_an_interrupted_request_is_not_that_of_the_next_one(
+    serve: Serve, bundle_of: BundleOf
+) -> None:
+    served = serve(bundle_of("flow"))
+    client = PolicyClient(served.address)
+    noise, (first, second) = np.zeros((1, 4, 2), np.float32), np.eye(6, dtype=np.float32)[:2, None]
+    expected = client.predict(second, noise)
+    os.kill(served.process.process_id, signal.SIGSTOP)
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)  # as Ctrl+C
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            client.predict(first, noise)
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        os.kill(served.process.process_id, signal.SIGCONT)
+    assert client.predict(second, noise).tobytes() == expected.tobytes()
+    client.close()
+
+
 def test_a_lost_connection_is_made_again(serve: Serve, bundle_of: BundleOf) -> None:
     served = serve(bundle_of("flow"), bounds=Bounds(idle_seconds=0.3))
     client = PolicyClient(served.address)
