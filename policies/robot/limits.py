@@ -122,12 +122,13 @@ class Limiter:
             TrimtabError: if rates are limited and the command is beyond the range, to which there
                 is then no way within the limits.
         """
-        beyond = command is not None and np.any((command < self.low) | (command > self.high))
-        if beyond and self._period is not None:
-            raise TrimtabError(
-                f"action {command}: is beyond the limits of the commands, {self.low} to "
-                f"{self.high}, and rates are limited; check its units, or clip it"
-            )
+        if command is not None and self._period is not None:
+            for entry in np.flatnonzero((command < self.low) | (command > self.high)):
+                raise TrimtabError(
+                    f"action: entry {entry} is {command[entry]:g}, beyond the limits of the "
+                    f"commands, {self.low[entry]:g} to {self.high[entry]:g}, and rates are "
+                    "limited; check its units, or clip it"
+                )
         self.count = 0
         self._last = self._goal = None if command is None else command.astype(np.float64)
         self._rate = np.zeros(len(self.low))  # change of the command a second, at the last tick
