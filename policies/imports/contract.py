@@ -17,7 +17,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trimtab.errors import TrimtabError, nearest
+from trimtab.errors import TrimtabError, nearest, yaml_fault
 from trimtab.files import decoded, read_bytes
 
 __all__ = ["ForeignContract", "History", "State", "Term", "read_contract"]
@@ -196,7 +196,7 @@ def read_contract(
         # By the reader of settings, which knows 1e-3 for a number and refuses a key that is twice.
         value: Any = OmegaConf.to_container(OmegaConf.create(decoded(read_bytes(path))))
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise TrimtabError(f"{where}: is no YAML ({str(error).splitlines()[0]})") from error
+        raise TrimtabError(f"{where}: is no YAML ({yaml_fault(error)})") from error
     except (OSError, ValueError, RecursionError) as error:
         raise TrimtabError(f"{where}: cannot be read ({error}); check the path") from error
     except AssertionError:  # what OmegaConf raises of a single value
@@ -240,10 +240,22 @@ class _Reader:
         )
         terms = self.terms(observation)
         low, high = self.ends(action)
-        gains = self.section(top.get("gains"), "gains", "stiffness", "damping")
-        limits = top.get("limits") or {}
+        gains = {
+            name: self.by_joint(value, f"gains.{name}")
+            for name, value in self.section(
+                top.get("gains"), "gains", "stiffness", "damping"
+            ).items()
+        }
+        for name, values in gains.items():
+            if min(values) < 0:
+                raise self.refusal(f"gains.{name}: must be at least 0, got {min(values):g}")
+        limits = {} if top.get("limits") is None else top["limits"]
         if not isinstance(limits, dict):
             raise self.refusal("limits: must be a mapping, such as velocity: 2.0")
+        limits = {
+            name: list(self.by_joint(value, f"limits.{name}")) if isinstance(value, dict) else value
+            for name, value in limits.items()
+        }
         rate = top.get("control_rate")
         if "control_rate" not in top:
             raise self.refusal("control_rate: is missing; give decisions a second, or null")
@@ -270,7 +282,7 @@ class _Reader:
             units=self.texts(action.get("units"), "action.units", self.actions),
             act_steps=self.whole(action.get("act_steps", 1), "action.act_steps"),
             limits=limits,
-            gains={name: self.by_joint(value, f"gains.{name}") for name, value in gains.items()},
+            gains=gains,
         )
 
     def joints(self, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -347,6 +359,7 @@ class _Reader:
             low, high = tuple(x - 1 for x in shift), tuple(x + 1 for x in shift)
         elif isinstance(usual, list) and len(usual) == 2:
             low, high = (self.numbers(x, f"{where}.range", size, per_joint) for x in usual)
+            self.ordered(low, high, f"{where}.range")
         else:
             raise self.refusal(f"{where}.range: must be a pair, such as [-1, 1], got {usual!r}")
         if per_joint and self.robot:
@@ -426,6 +439,8 @@ class _Reader:
             following = self.text(section.get("next"), f"{where}.next")
             if not following:
                 raise self.refusal(f"{where}.next: is missing; name the output that it becomes")
+            if taken := [one.name for one in found if one.next == following]:
+                raise self.refusal(f"{where}: {following} is the next value of {taken[0]} already")
             found.append(State(str(name), following, tuple(map(float, initial))))
         return tuple(found)
 
@@ -437,10 +452,13 @@ class _Reader:
         if not given:
             return (), ()
         low, high = (self.by_joint(action[key], f"action.{key}") for key in given)
+        self.ordered(low, high, "action")
+        return low, high
+
+    def ordered(self, low: Numbers, high: Numbers, where: str) -> None:
         for index, (least, most) in enumerate(zip(low, high, strict=True)):
             if least >= most:
-                raise self.refusal(f"action: low {least:g} is not below high {most:g} at {index}")
-        return low, high
+                raise self.refusal(f"{where}: low {least:g} is not below high {most:g} at {index}")
 
     def section(self, value: Any, where: str, *known: str) -> dict[str, Any]:
         """Return a mapping whose names are all known; an empty one for nothing."""

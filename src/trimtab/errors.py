@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
-__all__ = ["Stopped", "TrimtabError", "closest", "nearest", "one_line_on_wrong_arguments"]
+__all__ = [
+    "Stopped", "TrimtabError", "closest", "nearest", "one_line_on_wrong_arguments", "yaml_fault",
+]  # fmt: skip
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -81,6 +83,14 @@ def _likeness(word: str, name: str) -> float:
 
 def _ratio(word: str, name: str) -> float:
     return difflib.SequenceMatcher(None, name, word).ratio()
+
+
+def yaml_fault(error: Exception) -> str:
+    """Return what is wrong with a YAML text, and in which line, from its reader's error."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())[:200]
+    return f"line {mark.line + 1}: {problem}"
 
 
 def one_line_on_wrong_arguments(
