@@ -428,7 +428,7 @@ class _Reader:
     def states(self, value: Any) -> tuple[State, ...]:
         if not isinstance(value or {}, dict):
             raise self.refusal("network.states: must be a mapping, such as h_in: h_out")
-        found = []
+        found: list[State] = []
         for name, entry in (value or {}).items():
             where = f"network.states.{name}"
             one = {"next": entry} if isinstance(entry, str) else entry
