@@ -180,6 +180,6 @@ def _value(name: str, key: str, text: str, setting: Setting) -> Any:
                 f"{name}: {key}={text[:80]}: must be a whole number from {setting.least} to {MOST}"
             )
         return int(number)
-    if not 0 < number < math.inf:
+    if not 0 < number < math.inf and number != setting.default:
         raise TrimtabError(f"{name}: {key}={text[:80]}: must be a number greater than 0")
     return number

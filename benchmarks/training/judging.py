@@ -65,8 +65,8 @@ def task_of(
     task = env or trained["id"]
     if not has_task(task):
         raise TrimtabError(
-            f"{bundle.folder} was trained from data alone, without a task to play; add env=… for a "
-            "task with the same spaces, or compare actions with held-out data (holdout=0.1)"
+            f"{bundle.folder} names no task to play; add env=… for a task with the same spaces. A "
+            "policy of data alone can be compared with held-out actions (train … holdout=0.1)"
         )
     if options is not None:
         return task, dict(options)

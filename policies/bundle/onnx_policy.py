@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +95,8 @@ class OnnxPolicy:
 
     Attributes:
         contract: shapes, limits, rate and defaults.
-        obs_dim: how many numbers the policy reads: the length O of a flat observation.
+        obs_dim: how many numbers one observation of a tick has, in all its parts; what is
+            remembered of earlier ticks, and what the user chooses, does not count.
         action_dim: length A of an action, raw units.
         horizon: length H of a predicted chunk.
         act_steps: actions played from each chunk in training.
@@ -113,7 +115,7 @@ class OnnxPolicy:
 
     def __init__(self, contract: Contract, model: bytes | None, where: str) -> None:
         self.contract = contract
-        self.obs_dim = contract.obs_dim
+        self.obs_dim = sum(math.prod(shape) for shape, _ in contract.observed.values())
         self.action_dim = contract.action_dim
         self.horizon = contract.horizon
         self.act_steps = contract.act_steps

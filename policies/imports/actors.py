@@ -113,8 +113,13 @@ class Formula:
             TrimtabError: if it has not the arrays ``mean`` and ``variance``.
         """
         path = Path(statistics).expanduser()
+        try:
+            data = read_bytes(path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise TrimtabError(f"statistics {path}: cannot be read ({reason})") from error
         with readable(f"statistics {path}"):
-            with zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 mean, variance = (
                     _array(io.BytesIO(member(archive, f"{name}.npy"))) for name in _STATISTICS
                 )

@@ -258,10 +258,22 @@ class _Reader:
                 "them, or write raw or scaled"
             )
         low, high = self.ends(action)
-        gains = self.section(top.get("gains"), "gains", "stiffness", "damping")
-        limits = top.get("limits") or {}
+        gains = {
+            name: self.by_joint(value, f"gains.{name}")
+            for name, value in self.section(
+                top.get("gains"), "gains", "stiffness", "damping"
+            ).items()
+        }
+        for name, values in gains.items():
+            if min(values) < 0:
+                raise self.refusal(f"gains.{name}: must be at least 0, got {min(values):g}")
+        limits = {} if top.get("limits") is None else top["limits"]
         if not isinstance(limits, dict):
             raise self.refusal("limits: must be a mapping, such as velocity: 2.0")
+        limits = {
+            name: list(self.by_joint(value, f"limits.{name}")) if isinstance(value, dict) else value
+            for name, value in limits.items()
+        }
         rate = top.get("control_rate")
         if "control_rate" not in top:
             raise self.refusal("control_rate: is missing; give decisions a second, or null")
@@ -288,7 +300,7 @@ class _Reader:
             units=self.texts(action.get("units"), "action.units", self.actions),
             act_steps=self.whole(action.get("act_steps", 1), "action.act_steps"),
             limits=limits,
-            gains={name: self.by_joint(value, f"gains.{name}") for name, value in gains.items()},
+            gains=gains,
         )
 
     def joints(self, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -370,10 +382,9 @@ class _Reader:
             low, high = tuple(x - 1 for x in shift), tuple(x + 1 for x in shift)
         elif isinstance(usual, list) and len(usual) == 2:
             low, high = (self.numbers(x, f"{where}.range", size, per_joint) for x in usual)
+            self.ordered(low, high, f"{where}.range")
         else:
             raise self.refusal(f"{where}.range: must be a pair, such as [-1, 1], got {usual!r}")
-        if any(least >= most for least, most in zip(low, high, strict=True)):
-            raise self.refusal(f"{where}.range: its first end must be below its second")
         if per_joint and self.robot:
             names = tuple(f"{name}.{joint}" for joint in self.robot)
         else:
@@ -441,7 +452,7 @@ class _Reader:
     def states(self, value: Any) -> tuple[State, ...]:
         if not isinstance(value or {}, dict):
             raise self.refusal("network.states: must be a mapping, such as h_in: h_out")
-        found = []
+        found: list[State] = []
         for name, entry in (value or {}).items():
             where = f"network.states.{name}"
             one = {"next": entry} if isinstance(entry, str) else entry
@@ -452,6 +463,8 @@ class _Reader:
             following = self.text(section.get("next"), f"{where}.next")
             if not following:
                 raise self.refusal(f"{where}.next: is missing; name the output that it becomes")
+            if taken := [one.name for one in found if one.next == following]:
+                raise self.refusal(f"{where}: {following} is the next value of {taken[0]} already")
             found.append(State(str(name), following, tuple(map(float, initial))))
         return tuple(found)
 
@@ -463,10 +476,13 @@ class _Reader:
         if not given:
             return (), ()
         low, high = (self.by_joint(action[key], f"action.{key}") for key in given)
+        self.ordered(low, high, "action")
+        return low, high
+
+    def ordered(self, low: Numbers, high: Numbers, where: str) -> None:
         for index, (least, most) in enumerate(zip(low, high, strict=True)):
             if least >= most:
-                raise self.refusal(f"action: low {least:g} is not below high {most:g} at {index}")
-        return low, high
+                raise self.refusal(f"{where}: low {least:g} is not below high {most:g} at {index}")
 
     def section(self, value: Any, where: str, *known: str) -> dict[str, Any]:
         """Return a mapping whose names are all known; an empty one for nothing."""

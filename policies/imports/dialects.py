@@ -118,12 +118,12 @@ def write_dialect(bundle: str | Path, folder: str | Path, dialect: str) -> None:
     lacking = [n for n in ("names", "stiffness", "damping") if not joints.get(n)]
     if lacking or ONNX not in files:
         raise TrimtabError(
-            f"export: dialect={dialect}: {bundle} has no {', '.join(lacking) or ONNX} of its "
+            f"export: as={dialect}: {bundle} has no {', '.join(lacking) or ONNX} of its "
             "joints; add joints: and gains: to the contract that it is made of"
         )
     if contract.parts or contract.history > 1 or contract.act_steps > 1:
         raise TrimtabError(
-            f"export: dialect={dialect}: {bundle} remembers or plans ahead, which stacks do not; "
+            f"export: as={dialect}: {bundle} remembers or plans ahead, which stacks do not; "
             "give what it remembers as a term of the observation"
         )
     if Path(folder).exists():
@@ -134,7 +134,7 @@ def write_dialect(bundle: str | Path, folder: str | Path, dialect: str) -> None:
         for name in ("default", "scale", "stiffness", "damping")
     }
     if not all(told["scale"]):
-        raise TrimtabError(f"export: dialect={dialect}: a scale of the action is rounded to 0")
+        raise TrimtabError(f"export: as={dialect}: a scale of the action is rounded to 0")
     ours = dict(config["training"].get("observed") or {FLAT: contract.obs_dim})
     terms = {name: ours[name] for name in in_order(ours)}
     index = _places(ours, terms)

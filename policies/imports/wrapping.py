@@ -108,7 +108,8 @@ def find_network(model: onnx.ModelProto, contract: ForeignContract, where: str) 
 
     def port(name: str, ports: dict[str, Port], entry: str) -> Port:
         if name not in ports:
-            raise TrimtabError(f"{contract.where}: {entry}: {name} is no such tensor; {told}")
+            kind = "input" if ports is ins else "output"
+            raise TrimtabError(f"{contract.where}: {entry}: there is no {kind} {name}; {told}")
         return ports[name]
 
     states = tuple(
@@ -168,7 +169,9 @@ def _advice(inputs: Sequence[Port], outputs: Sequence[Port], observation: str) -
     first = observation or (inputs[0].name if inputs else "…")
     return (
         f"say what each input is, in the contract: network: {{observation: {first}{guess}}}. A "
-        "state names the input, and the output that it becomes at the next decision"
+        "state names the input, and the output that it becomes at the next decision. An input that "
+        "is neither, such as a clock, has to be made one of them in the file "
+        "(docs/foreign-policies.md)"
     )
 
 

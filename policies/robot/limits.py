@@ -119,11 +119,13 @@ class Limiter:
             TrimtabError: if rates are limited and the command is beyond the range, to which there
                 is then no way within the limits.
         """
-        beyond = command is not None and np.any((command < self.low) | (command > self.high))
-        if beyond and self._period is not None:
+        if command is None or self._period is None:
+            return
+        for entry in np.flatnonzero((command < self.low) | (command > self.high)):
             raise TrimtabError(
-                f"action {command}: is beyond the limits of the commands, {self.low} to "
-                f"{self.high}, and rates are limited; check its units, or clip it"
+                f"action: entry {entry} is {command[entry]:g}, beyond the limits of the commands, "
+                f"{self.low[entry]:g} to {self.high[entry]:g}, and rates are limited; check its "
+                "units, or clip it"
             )
 
     def begin(self, command: Array | None = None) -> None:

@@ -19,7 +19,7 @@ from trimtab.benchmarks.training.judging import BundleJudge
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.opening import load_policy
-from trimtab.policies.runtime import PolicyRunner
+from trimtab.policies.runtime import Limits, PolicyRunner
 
 WIDE = {"low": -1e3, "high": 1e3}
 
@@ -106,6 +106,7 @@ def test_permuted_joints_are_permuted_back(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     weight = generator.normal(size=(6, 3)).astype(np.float32)
     runner = opened(linear(tmp_path / "n.onnx", weight), tmp_path, **permuted(tmp_path))
+    assert runner.obs_dim == 3  # what the policy remembers itself is not observed
     pose, scale = np.array([0.1, 0.2, 0.3]), np.array([10.0, 20.0, 30.0])
     order = [2, 0, 1]  # foot, hip, knee in the robot's list
     runner.reset()
@@ -196,6 +197,26 @@ def _by_hand(kind: str, weights: Any, start: Any, rows: Any) -> Any:
 
 def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
+
+
+def test_a_clock_becomes_a_state_as_the_page_does_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dancing = saved(
+        tmp_path / "dancing.onnx", [helper.make_node("Mul", ["obs", "time_step"], ["action"])],
+        [port("obs", 1, 2), port("time_step", 1, 1)], [port("action", 1, 2)],
+    )  # fmt: skip
+    refused(dancing, tmp_path, "An input that is neither, such as a clock", **LINEAR)
+    page = (root / "docs" / "foreign-policies.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python file=clock.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    clock = {"action": "action", "states": {"time_step": "next_time_step"}}
+    runner = opened(tmp_path / "clocked.onnx", tmp_path, **LINEAR, network=clock)
+    for _ in range(2):
+        runner.reset()
+        played = [runner.step(np.array([1.0, 2.0])).tolist() for _ in range(3)]
+        assert played == [[0, 0], [1, 2], [2, 4]]
 
 
 def test_a_policy_that_remembers_is_judged_alike_by_both_backends(tmp_path: Path) -> None:
@@ -309,13 +330,17 @@ def test_operators_of_others_and_unclaimed_tensors_are_refused(tmp_path: Path) -
         "b": np.zeros((1, 24), np.float32), "out": np.zeros((4, 2), np.float32),
     }  # fmt: skip
     network = recurrent(tmp_path / "gru.onnx", "GRU", weights, 4)
+    refused(
+        network, tmp_path, "network.states: there is no output h_in",
+        **LINEAR, network={"action": "actions", "states": {"h_in": "h_in"}},
+    )  # fmt: skip
     refused(network, tmp_path, "which output is the action?", **LINEAR)
     refused(
         network, tmp_path, "network: {observation: obs, states: {h_in: h_out}}",
         **LINEAR, network={"action": "actions", "observation": "obs"},
     )  # fmt: skip
     refused(
-        network, tmp_path, "network.states: h is no such tensor; its inputs are obs [1, 2]; h_in",
+        network, tmp_path, "network.states: there is no input h; its inputs are obs [1, 2]; h_in",
         **LINEAR, network={"action": "actions", "states": {"h": "h_out"}},
     )  # fmt: skip
     plain = linear(tmp_path / "n.onnx", np.eye(3, dtype=np.float32))
@@ -371,6 +396,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"observation": {"terms": {"o": {"size": 2, "clip": 5, "scale": 2}}}}, "clip_first: true"
     ),
     "no size": ({"observation": {"terms": {"o": {}}}}, "terms.o.size: is missing"),
+    "gains": ({"gains": {"stiffness": 1, "damping": [1, -1]}}, "gains.damping: must be at least 0"),
+    "limits": ({"limits": []}, "limits: must be a mapping"),
+    "range": (
+        {"observation": {"terms": {"o": {"size": 2, "range": [5, -5]}}}},
+        "observation.terms.o.range: low 5 is not below high -5 at 0",
+    ),
+    "one state for two": (
+        {"network": {"states": {"h": "next", "c": "next"}}},
+        "network.states.c: next is the next value of h already",
+    ),
     "infinite": ({"observation": {"terms": {"o": {"size": 2, "scale": math.inf}}}}, "finite"),
     "history": (
         {"observation": {"terms": {"o": {"size": 1}}, "history": {"length": 2}}},
@@ -389,9 +424,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "joints or not": (
         {"joints": {"robot": ["a", "b"], "network": ["b", "a"]}},
         "terms.o: has as many numbers as there are joints",
-    ),
-    "range": (
-        {"observation": {"terms": {"o": {"size": 2, "range": [1, -1]}}}}, "must be below its second"
     ),
     "rate": ({"control_rate": -1}, "control_rate"),
     "chunk": ({"action": {**WIDE, "act_steps": 2}}, "act_steps=2: the network gives 1"),
@@ -414,6 +446,16 @@ def test_no_tag_of_a_contract_is_carried_out(tmp_path: Path) -> None:
     with pytest.raises(TrimtabError, match="is no YAML"):
         export_policy(str(network), str(tmp_path / "bundle"), contract=str(place))
     assert not trace.exists()
+    place.write_text("task: a\ncontrol_rate: 1\ncontrol_rate: 2\n")
+    with pytest.raises(TrimtabError, match=r"is no YAML .line 3: found duplicate key control_rate"):
+        export_policy(str(network), str(tmp_path / "bundle"), contract=str(place))
+
+
+def test_limits_of_commands_may_be_given_by_joint(tmp_path: Path) -> None:
+    network = linear(tmp_path / "n.onnx", np.eye(2, dtype=np.float32))
+    by_joint = {"joints": {"robot": ["hip", "knee"]}, "limits": {"velocity": {"knee": 2, "hip": 1}}}
+    runner = opened(network, tmp_path, **LINEAR, **by_joint, control_rate=10)
+    assert runner.contract.limits == Limits(velocity=(1.0, 2.0))
 
 
 def test_limits_that_a_task_has_may_be_written_down_too(tmp_path: Path) -> None:

@@ -98,6 +98,13 @@ def test_what_is_not_said_or_said_in_vain_is_refused(
     assert words in refused(CASES[example].write(tmp_path / "model.pt"), **said)
 
 
+def test_statistics_that_are_not_there_are_not_called_damaged(tmp_path: Path) -> None:
+    path, said = CASES["CleanRL PPO"].write(tmp_path / "model.pt"), CASES["CleanRL PPO"].said
+    missing = Unsaid(**{**said, "statistics": str(tmp_path / "none.npz")})
+    with pytest.raises(TrimtabError, match=r"none.npz: cannot be read \(No such file"):
+        read_actor(path, missing)
+
+
 def without(example: str, *place: str, **changes: Any) -> Any:
     """A case's content with some entries of a dictionary in it changed."""
     content = CASES[example].content

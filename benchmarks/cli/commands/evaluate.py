@@ -96,7 +96,7 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
                 rows = judge.rows(scores, deterministic=zero_noise, timed=timed)
                 write_episodes(beside / FILE_NAME, rows)
                 atomic_write_json(beside / VLA_EVAL, vla_eval_result(scores, facts, seed, timed))
-        _print_scores(facts, scores, asked["format"])
+        _print_scores(facts, scores, timed, asked["format"])
         if out:
             print_line(f"rows: {out}", error=True)
         if film is not None and film_at is not None:
@@ -106,9 +106,12 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
     return 0
 
 
-def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
+def _print_scores(
+    facts: Mapping[str, Any], scores: Scores, timed: Mapping[str, Any], format: str
+) -> None:
     """Print scores with their intervals; as JSON, print every episode too.
 
+    Above the table stands how the policy was played in simulated time, if it was.
     If all returns are equal, or there is only one episode, the return has no interval.
     """
     returns = [episode.return_ for episode in scores.episodes]
@@ -130,6 +133,9 @@ def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None
         print_json(answer)
         return
     title = f"{facts['env']}, {len(returns)} episodes, {facts['backend']}"
+    if timed:
+        told = {**timed, "delay_ms": f"{timed['delay_ms']:.3g}"}
+        title += "\n" + ", ".join(f"{name}={value}" for name, value in told.items())
     table = Table(title=title, title_justify="left")
     for heading in ("score", "mean", "95% interval"):
         table.add_column(heading)

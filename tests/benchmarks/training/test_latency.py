@@ -166,6 +166,12 @@ def test_the_command_tells_the_delay_and_repeats_its_rows(
     assert code == 2 and "a chunk has 4 actions" in err
     assert answer("drop=1")[0] == 2 and "drop=1" in answer("drop=1")[2]
     assert answer("jitter=1")[0] == 2
+    usual = answer("delay_ms=20", "jitter=0", "drop=0")[1]
+    assert usual["episodes"] == answer("delay_ms=20")[1]["episodes"]
+    with pytest.raises(SystemExit):
+        main(["evaluate", f"policy={bundle}", "episodes=2", "delay_ms=20"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mode=receding, interval=2," in shown and "delay_ms=20 " in shown
 
 
 def test_the_delay_of_this_machine(bundle: Path) -> None:

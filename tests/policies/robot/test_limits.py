@@ -114,7 +114,7 @@ def test_after_ticks_that_were_left_out_the_robot_starts_from_rest() -> None:
 def test_a_command_in_force_beyond_the_range_is_refused_where_rates_are_limited() -> None:
     runner = numbered(limit=1.0, limits=Limits(velocity=1.0))
     runner.reset(action=[1.0])
-    with pytest.raises(TrimtabError, match="check its units"):
+    with pytest.raises(TrimtabError, match="entry 0 is 90, beyond .* -1 to 1, .*check its units"):
         runner.reset(action=[90.0])  # degrees: the first command would leap by 89
     numbered(limit=1.0).reset(action=[90.0])
 

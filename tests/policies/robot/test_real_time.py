@@ -383,6 +383,7 @@ def test_in_another_process_the_plan_is_told_too(
         apart=True,
         log=tmp_path / "log",
     )
+    assert runner.obs_dim == 6  # the plan that the mode tells is not observed
     try:
         runner.reset(action=(0.5, 0.25))
         for obs in observations(60):
