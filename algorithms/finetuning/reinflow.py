@@ -27,9 +27,9 @@ last point before it is clipped (there: after it); what is judged is the flow as
 points are not clipped on the way, as means are while it learns; learning rates stay; no weight
 decay, no stop of an epoch by its KL, and no optional regulariser to the old flow; advantages end at
 time limits, where V of the last observation counts (there: at terminations alone); returns are
-scaled with the run's discount and the variance of all so far (there: a sample's, from a count of
-1e-4 on); the noise's network reads sines of the time (there: the policy's learned embedding); V
-has SiLU in place of Mish and no residual blocks.
+scaled with the variance of all so far (there: a sample's, from a count of 1e-4 on); the noise's
+network reads sines of the time (there: the policy's learned embedding); V has SiLU in place of Mish
+and no residual blocks.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Compare Trimtab with peers' own code, each peer in an environment of its own.
 
 Run it as ``python peers.py [only=minari,lerobot] [out=<folder>] [environments=<folder>]
-[corl=<checkout>]``. What Trimtab writes and computes is put into plain files; the peer answers them
-in a virtual environment that is made for it, with versions that are named here; every answer is
-compared with ours, and becomes a row. ``out`` gets ``rows.json`` (by itself
+[corl=<checkout>] [fql=<checkout>] ...``. What Trimtab writes and computes is put into plain files;
+the peer answers them in a virtual environment that is made for it, with versions that are named
+here; every answer is compared with ours, and becomes a row. ``out`` gets ``rows.json`` (by itself
 ``benchmarks/results/peers``, with ``peers.md``, a table of them); with ``only`` the rows of the
 other peers stay. ``environments`` is where environments are kept, to be used again.
 
-CORL is no package: ``corl`` names a checkout of it, and without one it is left out. The exit code
-is 1 where a check does not hold, and 2 for a wrong word.
+CORL and the codes of papers are no packages: ``corl``, ``fql``, ``qc``, ``nft``, ``dppo`` and
+``reinflow`` name checkouts of them, and without one its rows are left out. The exit code is 1 where
+a check does not hold, and 2 for a wrong word.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peer_checks import corl, data, learners, numbers
+from peer_checks import corl, data, dppo, edac, flow_q, learners, nft, numbers, reinflow
 from peer_checks.check import Check, Peer, compared
 from peer_sides.exchange import arrays_of
 
@@ -35,12 +36,27 @@ logger = logging.getLogger("peers")
 
 HERE = Path(__file__).resolve().parent
 ROOT, SIDES = HERE.parents[2], HERE / "peer_sides"
-PEERS: tuple[Peer, ...] = (*data.PEERS, *numbers.PEERS, *learners.PEERS, *corl.PEERS)
+PEERS: tuple[Peer, ...] = (
+    *data.PEERS,
+    *numbers.PEERS,
+    *learners.PEERS,
+    *corl.PEERS,
+    *flow_q.PEERS,
+    *nft.PEERS,
+    *dppo.PEERS,
+    *reinflow.PEERS,
+    *edac.PEERS,
+)
 WORDS = {
     "only": ",".join(peer.name for peer in PEERS),
     "out": "benchmarks/results/peers",
     "environments": "~/.cache/trimtab/peers",
     "corl": "",
+    "fql": "",
+    "qc": "",
+    "nft": "",
+    "dppo": "",
+    "reinflow": "",
 }
 PATHS = ("PYTHONPATH", "PYTHONHOME")  # through which packages of ours would reach a peer
 TORCH = "torch==2.13.0"  # anything else would bring gigabytes of CUDA
@@ -57,7 +73,7 @@ def environment_of(peer: Peer, folder: Path) -> Path:
         NotInstalledError: if the packages cannot be installed.
     """
     wanted = json.dumps([peer.requirements, peer.bare, sys.version_info[:2]])
-    place = folder / f"{peer.name.lower()}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+    place = folder / f"{peer.package}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
     python, whole = place / "bin" / "python", place / "complete"
     if not whole.is_file():
         logger.info("%s: making its environment", peer.name)
@@ -123,7 +139,7 @@ def left_out(peer: Peer, note: str) -> dict[str, Any]:
     return {
         "peer": peer.name, "version": None, "part": "", "check": "", "what": "", "numbers": 0,
         "ours": None, "theirs": None, "difference": None, "tolerance": None, "holds": None,
-        "note": note,
+        "deviation": "", "note": note,
     }  # fmt: skip
 
 
@@ -150,7 +166,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ("peer", "part", "check", "numbers", "difference", "tolerance", "holds", "note")
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for row in rows:
-        holds = {True: "yes", False: "**no**", None: "not compared"}[row["holds"]]
+        yes = "differs as listed" if row["deviation"] else "yes"
+        holds = {True: yes, False: "**no**", None: "not compared"}[row["holds"]]
         cells = [
             f"{row['peer']} {row['version'] or ''}".strip(), row["part"], row["check"],
             str(row["numbers"]) if row["numbers"] else text_of(row["ours"]),
@@ -168,9 +185,9 @@ def text_of(value: Any) -> str:
 
 
 def note_of(row: Mapping[str, Any]) -> str:
-    """Return what there is to say of a row: a text of the peer's that differs, or an error."""
+    """Return what there is to say of a row: a text of the peer's, an error, or a deviation."""
     differs = isinstance(row["theirs"], str) and row["holds"] is False
-    return f"the peer: {row['theirs']}" if differs else str(row["note"])
+    return f"the peer: {row['theirs']}" if differs else str(row["note"] or row["deviation"])
 
 
 def number(value: float | None) -> str:

@@ -28,6 +28,8 @@ class Check:
         what: what is compared, in plain words.
         ours: our value: numbers, a text, or several arrays by their names in the peer's answer.
         tolerance: how far a number may be from the peer's, at most; 0 means equal.
+        deviation: words of the method's docstring that say why it is further from the peer's, or
+            nothing. The check then holds if it is.
     """
 
     part: str
@@ -35,6 +37,7 @@ class Check:
     what: str
     ours: NDArray[Any] | str | Mapping[str, NDArray[Any]]
     tolerance: float = 0.0
+    deviation: str = ""
 
 
 class Peer(ABC):
@@ -78,7 +81,7 @@ def compared(check: Check, answers: Mapping[str, Any], error: str) -> dict[str, 
     row: dict[str, Any] = {
         "part": check.part, "check": check.name, "what": check.what, "numbers": 0,
         "ours": None, "theirs": None, "difference": None, "tolerance": check.tolerance,
-        "holds": False, "note": "",
+        "holds": False, "deviation": check.deviation, "note": "",
     }  # fmt: skip
     if isinstance(check.ours, str):
         theirs = answers.get(check.name)
@@ -97,7 +100,7 @@ def compared(check: Check, answers: Mapping[str, Any], error: str) -> dict[str, 
     if not np.isfinite(difference):
         return row | {"note": "not finite"}
     row |= {"theirs": _mean(theirs), "difference": difference}
-    return row | {"holds": difference <= check.tolerance}
+    return row | {"holds": (difference <= check.tolerance) is not bool(check.deviation)}
 
 
 _NOTHING = "the peer gave no such value"

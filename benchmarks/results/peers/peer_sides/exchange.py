@@ -7,13 +7,15 @@ writes beside them ``theirs.npz`` (arrays) and ``theirs.json`` (texts, or the er
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.metadata
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,29 @@ def arrays_of(path: Path) -> dict[str, Any]:
 def settings_of(part: Path) -> Any:
     """Return the settings of a part, JSON values."""
     return json.loads((part / "settings.json").read_text(encoding="utf-8"))
+
+
+def definitions_of(
+    path: Path, wanted: Sequence[str], modules: Mapping[str, Any]
+) -> SimpleNamespace:
+    """Return some of the functions and classes of a file that cannot be imported as a whole.
+
+    Args:
+        path: the file.
+        wanted: their names.
+        modules: what they use of all that the file imports, by name.
+
+    Raises:
+        ValueError: if one of them is not in the file.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kept = [node for node in tree.body if getattr(node, "name", "") in wanted]
+    if lacking := set(wanted) - {getattr(node, "name", "") for node in kept}:
+        raise ValueError(f"{path.name} does not define {', '.join(sorted(lacking))}")
+    future = ast.parse("from __future__ import annotations").body  # so that no type is looked up
+    names: dict[str, Any] = dict(modules)
+    exec(compile(ast.Module([*future, *kept], []), str(path), "exec"), names)
+    return SimpleNamespace(**{name: names[name] for name in wanted})
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ Python. The learner needs none of them: its definitions alone are taken out of t
 
 from __future__ import annotations
 
-import ast
 import copy
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,19 +23,6 @@ WANTED = (
     "TD3_BC",
 )  # fmt: skip
 FILE = "algorithms/offline/td3_bc.py"
-
-
-def learner_of(checkout: Path, modules: dict[str, Any]) -> SimpleNamespace:
-    """Return the definitions of the learner in CORL's file; ``modules`` are what it imports."""
-    path = checkout / FILE
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kept = [node for node in tree.body if getattr(node, "name", "") in WANTED]
-    if lacking := set(WANTED) - {node.name for node in kept}:
-        raise ValueError(f"{FILE} does not define {', '.join(sorted(lacking))}")
-    future = ast.parse("from __future__ import annotations").body  # so that no type is looked up
-    names: dict[str, Any] = dict(modules)
-    exec(compile(ast.Module([*future, *kept], []), str(path), "exec"), names)
-    return SimpleNamespace(**{name: names[name] for name in WANTED})
 
 
 def answer(part: Path) -> exchange.Answers:
@@ -59,7 +45,7 @@ def answer(part: Path) -> exchange.Answers:
         "torch": SimpleNamespace(**{**vars(torch), **given}),
         "F": SimpleNamespace(mse_loss=mse_loss),
     }
-    theirs = learner_of(Path(settings["checkout"]), modules)
+    theirs = exchange.definitions_of(Path(settings["checkout"]) / FILE, WANTED, modules)
     with h5py.File(part / "dataset.hdf5", "r") as file:
         names = ("observations", "actions", "rewards", "next_observations", "terminals")
         data = {name: file[name][()] for name in names}
