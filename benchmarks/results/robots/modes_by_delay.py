@@ -142,10 +142,10 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        made = [row for run in sys.argv[1:] for row in judged(Path(run))]
-        with (HERE / "modes.csv").open("w", newline="", encoding="utf-8") as out:
-            writer = csv.writer(out, lineterminator="\n")
-            writer.writerows([FIELDS, *made])
+    for run in sys.argv[1:]:
+        made, file = judged(Path(run)), HERE / "modes.csv"
+        new = not file.exists()
+        with file.open("a", newline="", encoding="utf-8") as out:
+            csv.writer(out, lineterminator="\n").writerows([FIELDS, *made] if new else made)
     draw()
     sys.stdout.write(table())
