@@ -165,10 +165,13 @@ COMMANDS: dict[str, Command] = {
                 of=_PLAYED,
             ),
             "jitter": Setting(
-                0.0, "standard deviation of the delay's logarithm; default: none", of=_PLAYED
+                0.0,
+                "standard deviation of the delay's logarithm; default: none",
+                zero=True,
+                of=_PLAYED,
             ),
             "drop": Setting(
-                0.0, "share of ticks without an observation; default: none", of=_PLAYED
+                0.0, "share of ticks without an observation; default: none", zero=True, of=_PLAYED
             ),
             "offline": Setting(
                 "false",

@@ -33,7 +33,7 @@ class Setting:
 
     With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path; with
     ``served`` it may be that of a policy server, such as ``ws://127.0.0.1:8000``. A whole number is
-    at least ``least``, and a number with a fraction is greater than 0. Where ``of`` is not empty,
+    at least ``least``, and a number with a fraction is greater than 0, or with ``zero`` may be 0. Where ``of`` is not empty,
     the setting belongs to these values of the command's ``by`` alone.
     """
 
@@ -43,6 +43,7 @@ class Setting:
     address: bool = False
     served: bool = False
     least: int = 0
+    zero: bool = False
     of: tuple[str, ...] = ()
 
 
@@ -180,6 +181,7 @@ def _value(name: str, key: str, text: str, setting: Setting) -> Any:
                 f"{name}: {key}={text[:80]}: must be a whole number from {setting.least} to {MOST}"
             )
         return int(number)
-    if not 0 < number < math.inf and number != setting.default:
-        raise TrimtabError(f"{name}: {key}={text[:80]}: must be a number greater than 0")
+    if not (0 < number < math.inf or (setting.zero and number == 0)):
+        least = "from 0" if setting.zero else "greater than 0"
+        raise TrimtabError(f"{name}: {key}={text[:80]}: must be a number {least}")
     return number

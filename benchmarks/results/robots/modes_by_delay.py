@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import math
 import sys
 import tempfile
 from collections import defaultdict
@@ -25,6 +26,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
+from scipy import stats
 
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.training.base import load_base
@@ -81,6 +83,8 @@ def keep(played: dict[int, list[FloatArray]], episode: int, chunk: FloatArray) -
 
 def changes(actions: list[FloatArray]) -> float:
     """Return the mean length of the difference between an action and the next one."""
+    if len(actions) < 2:
+        return math.nan  # an episode of one action
     return float(np.linalg.norm(np.diff(np.array(actions), axis=0), axis=1).mean())
 
 
@@ -95,8 +99,10 @@ def summary() -> dict[tuple[str, str, str, int], tuple[float, float, float]]:
     return {
         key: (
             float(np.mean(means := [np.mean([s for s, _ in rows]) for rows in seeds.values()])),
-            4.303 * float(np.std(means, ddof=1)) / len(means) ** 0.5,  # Student's t, 2 degrees
-            float(np.mean([jerk for rows in seeds.values() for _, jerk in rows])),
+            float(stats.t.ppf(0.975, len(means) - 1) * stats.sem(means))
+            if len(means) > 1
+            else math.nan,
+            float(np.nanmean([jerk for rows in seeds.values() for _, jerk in rows])),
         )
         for key, seeds in found.items()
     }
@@ -136,7 +142,9 @@ def table() -> str:
     ]
     for env, policy, mode in dict.fromkeys(key[:3] for key in cells):
         row = [cells[env, policy, mode, t] for t in DELAYS]
-        shown = " | ".join(f"{mean:.2f} ± {half:.2f}" for mean, half, _ in row)
+        shown = " | ".join(
+            f"{mean:.2f}" + ("" if math.isnan(half) else f" ± {half:.2f}") for mean, half, _ in row
+        )
         lines.append(f"| `{env}` | {policy} | {mode} | {shown} | {row[2][2]:.3f} |")
     return "\n".join(lines) + "\n"
 
