@@ -33,8 +33,8 @@ class Setting:
 
     With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path; with
     ``served`` it may be that of a policy server, such as ``ws://127.0.0.1:8000``. A whole number is
-    at least ``least``, and a number with a fraction is greater than 0, or with ``zero`` may be 0. Where ``of`` is not empty,
-    the setting belongs to these values of the command's ``by`` alone.
+    at least ``least``; a number with a fraction is greater than 0, or with ``zero`` may be 0. Where
+    ``of`` is not empty, the setting belongs to these values of the command's ``by`` alone.
     """
 
     default: Any
