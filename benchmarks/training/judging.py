@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -151,6 +152,10 @@ class BundleJudge:
             )
         finally:
             evaluator.close()
+            # Simulators are in cycles of references. Their memory, 200 MB in 50 copies of push, is
+            # not Python's own, so its collector would hardly ever come by itself.
+            del evaluator
+            gc.collect()
 
     def _act(self, backend: str) -> Decide:
         if backend not in BACKENDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.mujoco import MujocoEnv
 from numpy.typing import NDArray
 
 import trimtab
@@ -207,3 +209,19 @@ def test_python_has_the_words_of_the_command(bundle: Path) -> None:
     assert scores.mean_return != trimtab.evaluate(bundle, episodes=4).mean_return
     with pytest.raises(TrimtabError, match="did you mean blended"):
         trimtab.evaluate(bundle, mode="blend")
+
+
+def test_an_evaluation_leaves_no_simulator_behind(bundle: Path) -> None:
+    judge = BundleJudge(load_bundle(bundle), HOPPER, {"horizon": 60})
+
+    def simulators() -> int:
+        return sum(isinstance(one, MujocoEnv) for one in gc.get_objects())
+
+    gc.collect()
+    before = simulators()
+    gc.disable()  # so that it comes by no chance
+    try:
+        judge.judge(episodes=2, seed=0, deterministic=True)
+        assert simulators() == before
+    finally:
+        gc.enable()
