@@ -215,7 +215,7 @@ def test_an_evaluation_leaves_no_simulator_behind(bundle: Path) -> None:
     judge = BundleJudge(load_bundle(bundle), HOPPER, {"horizon": 60})
 
     def simulators() -> int:
-        return sum(isinstance(one, MujocoEnv) for one in gc.get_objects())
+        return sum(issubclass(type(one), MujocoEnv) for one in gc.get_objects())
 
     gc.collect()
     before = simulators()

@@ -5,11 +5,12 @@ Where a mode tells it of the plan, it plays that instead, as far as the weights 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trimtab.observations import Part
 from trimtab.policies.agent import PREVIOUS, RESTART, WEIGHTS, ArrayObs
@@ -18,6 +19,20 @@ from trimtab.policies.robot.inference import Inference
 from trimtab.policies.runtime import PolicyRunner
 
 HORIZON = 8
+
+
+def model_of(
+    nodes: list[NodeProto],
+    ports: list[ValueInfoProto],
+    constants: Mapping[str, NDArray[Any] | np.generic],
+) -> bytes:
+    """Return an ONNX file whose output is the last of the ports."""
+    made = helper.make_graph(
+        nodes, "policy", ports[:-1], ports[-1:],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())
 
 
 def graph(horizon: int = HORIZON, told: bool = False) -> bytes:
@@ -45,12 +60,7 @@ def graph(horizon: int = HORIZON, told: bool = False) -> bytes:
             helper.make_node("Mul", ["weight", "differs"], ["drawn"]),
             helper.make_node("Add", ["own", "drawn"], ["action"]),
         ]
-    made = helper.make_graph(
-        nodes, "numbered", ports[:-1], ports[-1:],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )  # fmt: skip
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return bytes(model.SerializeToString())
+    return model_of(nodes, ports, constants)
 
 
 def contract(

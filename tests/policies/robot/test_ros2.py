@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import yaml
 from loading import load_module
-from onnx import TensorProto, helper, numpy_helper
+from numbered import model_of
+from onnx import TensorProto, helper
 from rosbags.typesys import Stores, get_typestore
 
 from trimtab.errors import TrimtabError
@@ -52,14 +53,9 @@ def policy(**settings: Any) -> PolicyRunner:
         helper.make_node("Unsqueeze", ["first", "axes"], ["wide"]),
         helper.make_node("Add", ["wide", "steps"], ["action"]),
     ]
-    made = helper.make_graph(
-        nodes, "policy", ports[:2], ports[2:],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )  # fmt: skip
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     contract = Contract(4, HORIZON, 4, 2, (1,), (-99.0,) * 2, (99.0,) * 2, 50.0, True)
     told = {"mode": RecedingHorizon(4), "fallback": Hold(patience=1), **settings}
-    return PolicyRunner(contract, model.SerializeToString(), "here", **told)
+    return PolicyRunner(contract, model_of(nodes, ports, constants), "here", **told)
 
 
 def sent(message: Any) -> Any:

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from loading import load_module
-from onnx import TensorProto, helper, numpy_helper
+from numbered import model_of
+from onnx import TensorProto, helper
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.runtime import CommandWatchdog, Damp, Hold, SafeAction
@@ -52,12 +53,7 @@ def graph() -> bytes:
         helper.make_node("Unsqueeze", ["first", "axes"], ["wide"]),
         helper.make_node("Add", ["wide", "steps"], ["action"]),
     ]
-    made = helper.make_graph(
-        nodes, "policy", ports[:2], ports[2:],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )  # fmt: skip
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return bytes(model.SerializeToString())
+    return model_of(nodes, ports, constants)
 
 
 class Robot:
