@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -211,10 +212,12 @@ class BundleJudge:
             delay_ms = self.measured_ms(backend, mode)
         try:
             delay = float(delay_ms)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):
+            delay = math.nan
+        if not 0 <= delay <= 1e9:
             raise TrimtabError(
-                f"evaluate: delay_ms={delay_ms}: give a number, or {MEASURED}"
-            ) from error
+                f"evaluate: delay_ms={delay_ms}: give a number from 0 to 1e9, or {MEASURED}"
+            )
         if not (mode or interval or delay or jitter or drop):
             return {}
         mode = mode or "receding"

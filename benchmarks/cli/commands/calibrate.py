@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,10 +50,13 @@ def calibrate(
     decided nothing, checks the share of false alarms.
 
     Raises:
-        TrimtabError: if the data does not fit the bundle, or has too few successful episodes.
+        TrimtabError: if the data does not fit the bundle, or has too few successful episodes, or
+            ``out`` is there and not the bundle itself.
     """
     if not delta < 1:
         raise TrimtabError(f"calibrate: delta={delta:g}: give a share below 1, such as 0.05")
+    if os.path.lexists(out) and not (os.path.exists(bundle) and os.path.samefile(out, bundle)):
+        raise TrimtabError(f"calibrate: out={out}: is there already; name a new folder, or bundle=")
     files = read_policy(bundle)
     data = _data(files, bundle, [f"dataset={dataset}", *overrides])
     episodes = [episode for episode in data.episodes if episode.success is not False]

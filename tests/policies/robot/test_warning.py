@@ -252,6 +252,14 @@ def test_too_little_data_is_refused(
     assert not (tmp_path / "b").exists()
 
 
+def test_no_other_bundle_is_replaced(warned: Path) -> None:
+    before = (warned / "config.json").read_bytes()
+    given = [f"bundle={warned.with_name('bundle')}", "dataset=two_doors", f"out={warned}"]
+    with pytest.raises(TrimtabError, match="is there already"):
+        command(["calibrate", *given])
+    assert (warned / "config.json").read_bytes() == before
+
+
 def test_a_damaged_warning_is_refused(warned: Path, reseal: Any, tmp_path: Path) -> None:
     folder = shutil.copytree(warned, tmp_path / "b")
     tensors = safetensors.numpy.load_file(folder / "warning.safetensors")
