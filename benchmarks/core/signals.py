@@ -11,7 +11,7 @@ from types import FrameType
 
 from trimtab.errors import Stopped
 
-__all__ = ["interrupts_noted", "sigterm_as_event", "sigterm_as_exit"]
+__all__ = ["interrupts_cancel", "interrupts_noted", "sigterm_as_event", "sigterm_as_exit"]
 
 
 @contextmanager
@@ -81,3 +81,14 @@ def interrupts_noted() -> Iterator[threading.Event]:
 
     with _answered(signal.SIGINT, note):
         yield noted
+
+
+@contextmanager
+def interrupts_cancel() -> Iterator[None]:
+    """Let Ctrl+C cancel what ``asyncio.run`` runs, and be raised when that has ended.
+
+    Raised anywhere in an event loop, it would leave coroutines that were never awaited. asyncio
+    takes the signal only where Python's own handler has it.
+    """
+    with _answered(signal.SIGINT, signal.default_int_handler):
+        yield

@@ -143,7 +143,7 @@ class PolicyServer:
         async with server:
             ready(server.sockets[0].getsockname()[1])
             try:
-                await server.serve_forever()
+                await asyncio.get_running_loop().create_future()  # until this is cancelled
             finally:
                 self.process.close()  # or the end would wait for the decisions that are asked for
 

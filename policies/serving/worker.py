@@ -116,6 +116,8 @@ class PolicyProcess:
             try:
                 answer = self._child.call(_decide, request)
             except ChildDied as error:
+                if self._closed:
+                    raise Refusal("worker", "the server ends") from None
                 if killed.is_set():
                     raise Refusal("timeout", f"it took more than {self.seconds:g} s") from error
                 raise Refusal(

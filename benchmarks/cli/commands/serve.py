@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from trimtab.benchmarks.cli.screen import print_line
+from trimtab.benchmarks.core.signals import interrupts_cancel
 from trimtab.errors import TrimtabError
 
 __all__ = ["serve"]
@@ -43,9 +44,12 @@ def serve(
             deterministic=deterministic == "true" if deterministic else None,
             bounds=Bounds(connections=connections),
         )
-        asyncio.run(
-            server.run(lambda at: print_line(f"serving {policy} at ws://{_in_address(host)}:{at}"))
-        )
+        with interrupts_cancel():
+            asyncio.run(
+                server.run(
+                    lambda at: print_line(f"serving {policy} at ws://{_in_address(host)}:{at}")
+                )
+            )
     finally:
         process.close()
     return 0

@@ -204,13 +204,14 @@ def main(bundle: str, rate: float, seconds: float, out: str, apart: bool, seed: 
             next_stall = begun + STALL
             time.sleep(stream.uniform(0.03, 0.3))
             faults.append(("stall", begun, time.monotonic()))
-        found = None
+        found, looked = None, time.monotonic()
         while select.select([link], [], [], 0)[0]:
             data = link.recv(4096)
             (frame,) = HEAD.unpack_from(data)
             if frame > newest:
                 newest, found = frame, np.frombuffer(data, np.float64, offset=HEAD.size)
-        tick["looked"] = time.monotonic()
+            looked = time.monotonic()
+        tick["looked"] = looked  # what was sent after this moment could not be seen
         tick["saw"] = "nothing" if found is None else "nan" if np.isnan(found).any() else "fine"
         return None if found is None else found[:size]
 
