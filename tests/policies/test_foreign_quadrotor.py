@@ -2,23 +2,23 @@
 
 Eschmann et al., 2025, "RAPTOR: A Foundation Policy for Quadrotor Control". Weights and golden rows
 are in the package ``foundation-policy``; they are read from the installed file, and no code of it
-is imported. The quadrotor is a Crazyflie with the numbers of l2f's simulator, written anew below.
+is imported. The quadrotor is a Crazyflie with the numbers of l2f's simulator, written anew below;
+``benchmarks/results/robots/raptor.py`` flies the policy in l2f itself, which takes long to compile.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections import deque
-from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import h5py
 import numpy as np
+import onnx
 import pytest
 import yaml
-from foreign_networks import port, saved
-from onnx import helper
 
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.policies.opening import load_policy
@@ -28,52 +28,31 @@ BLOCK = re.compile(r"^```yaml file=raptor.yaml\n(.*?)^```$", re.MULTILINE | re.D
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def raptor(root: Path) -> ModuleType:
+    """The example of the page."""
+    file = root / "docs" / "examples" / "raptor" / "raptor.py"
+    spec = importlib.util.spec_from_file_location("raptor", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def told(raptor: ModuleType) -> dict[str, Any]:
     """What the package's file holds, by name."""
-    (file,) = (f for f in metadata.files("foundation-policy") or [] if f.name == "checkpoint.h5")
-    found: dict[str, Any] = {}
-    with h5py.File(str(file.locate())) as opened:
-        opened.visititems(
-            lambda name, one: found.update({name: one[()]}) if hasattr(one, "shape") else None
-        )
+    found: dict[str, Any] = raptor.checkpoint()
     return found
 
 
 @pytest.fixture(scope="module")
-def network(told: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The weights as ONNX: 22 -> 16 relu -> GRU 16 -> 4."""
-
-    def layer(number: int, name: str) -> Any:
-        return told[f"actor/layers/{number}/{name}/parameters"].astype(np.float32)
-
-    def gates(array: Any) -> Any:
-        """Reorder reset, update, new, as the file has them, to ONNX's update, reset, new."""
-        reset, update, new = np.split(array, 3)
-        return np.concatenate([update, reset, new])
-
-    weights = {
-        "w0": layer(0, "weights"), "b0": layer(0, "biases")[0],
-        "w": gates(layer(1, "weights_input"))[None], "r": gates(layer(1, "weights_hidden"))[None],
-        "b": np.concatenate([gates(layer(1, f"biases_{n}")) for n in ("input", "hidden")])[None],
-        "w2": layer(2, "weights"), "b2": layer(2, "biases")[0], "zero": np.array([0], np.int64),
-    }  # fmt: skip
-    assert not layer(1, "initial_hidden_state").any()  # else the contract would have it
-    nodes = [
-        helper.make_node("Gemm", ["obs", "w0", "b0"], ["dense"], transB=1),
-        helper.make_node("Relu", ["dense"], ["relu"]),
-        helper.make_node("Unsqueeze", ["relu", "zero"], ["steps"]),
-        helper.make_node(
-            "GRU", ["steps", "w", "r", "b", "", "h_in"], ["", "h_out"], hidden_size=16,
-            linear_before_reset=1,
-        ),
-        helper.make_node("Squeeze", ["h_out", "zero"], ["last"]),
-        helper.make_node("Gemm", ["last", "w2", "b2"], ["action"], transB=1),
-    ]  # fmt: skip
-    return saved(
-        tmp_path_factory.mktemp("raptor") / "raptor.onnx", nodes,
-        [port("obs", 1, 22), port("h_in", 1, 1, 16)],
-        [port("action", 1, 4), port("h_out", 1, 1, 16)], weights, opset=14,
-    )  # fmt: skip
+def network(
+    raptor: ModuleType, told: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The weights as ONNX."""
+    file = tmp_path_factory.mktemp("raptor") / "raptor.onnx"
+    onnx.save(raptor.network(told), file)
+    return file
 
 
 @pytest.fixture(scope="module")
