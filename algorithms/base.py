@@ -268,6 +268,18 @@ class Algorithm(metaclass=CheckedSettings):
         planned, _ = self.explore(data.obs, warmup=False)
         return torch.where(data.valid[..., None], data.action, planned)
 
+    def rollout_sources(self) -> Tensor | None:
+        """Return the environment whose state each environment starts the next rollout from.
+
+        The harness asks before the first decision of a rollout and restores these states exactly.
+        An environment whose state another one takes goes on from its own. Restoring repeats
+        actions, which count as no environment steps.
+
+        Returns:
+            Indices ``[N]``, or None where every environment goes on as it is, which is the default.
+        """
+        return None
+
     def on_episode_end(self, rows: Sequence[int]) -> None:
         """Handle the end of episodes. By default nothing is done.
 

@@ -262,6 +262,16 @@ def _overlap_has_something_to_overlap(plan: Plan) -> None:
     raise TrimtabError(f"overlap=true: {reason}; leave it out")
 
 
+def _states_can_be_restored(plan: Plan) -> None:
+    config, env, algorithm = plan.config, plan.env, plan.algorithm
+    restores = type(algorithm).rollout_sources is not Algorithm.rollout_sources
+    if restores and simulator_device(env.id, config["device"], **env.options) != "cpu":
+        raise TrimtabError(
+            f"{config.algorithm} restores states of the environments, and {env.id} is simulated on "
+            f"{config['device']}, where none is restored; set device=cpu"
+        )
+
+
 def _phases_have_data(plan: Plan) -> None:
     config = plan.config
     gathered = False
@@ -490,6 +500,7 @@ METHOD: tuple[Check, ...] = (
     _something_is_learned,
     _interaction_is_used_and_has_a_task,
     _overlap_has_something_to_overlap,
+    _states_can_be_restored,
     _phases_have_data,
     _generator_is_used,
     _histories_agree,

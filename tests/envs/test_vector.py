@@ -253,3 +253,74 @@ def test_dictionaries_hold_the_entries_of_the_flat_observation() -> None:
 def test_observations_are_flat_or_dictionaries() -> None:
     with pytest.raises(TrimtabError, match="observations must be flat or dict, got 'image'"):
         make_vec("gym/Hopper-v5", 1, seed=0, observations="image")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("act_steps", [1, 3])
+def test_branches_go_on_from_the_very_same_state(act_steps: int) -> None:
+    env = make_vec(HOPPER, 4, seed=5, act_steps=act_steps)
+    env.reset()
+    actions = _random(env, 60)
+    for action in actions[:25]:
+        env.step(action)
+    before = env.state_dict()
+    assert len(set(before["chunks"].tolist())) > 1 and before["chunks"][1] > 0
+    obs = env.branch(np.array([1, 1, 1, 3]))
+    np.testing.assert_array_equal(obs, before["obs"][[1, 1, 1, 3]])
+    alike = actions[25:50].copy()
+    alike[:, 2] = alike[:, 0] = alike[:, 1]
+    ended = 0
+    for action in alike:  # equal actions, equal bits, up to the end of the episode
+        obs, reward, terminated, _, infos = env.step(action)
+        assert reward[0] == reward[1] == reward[2] and terminated[0] == terminated[1]
+        if terminated[1]:
+            final = infos["final_info"]
+            assert len(set(final["return"][:3])) == len(set(final["length"][:3])) == 1
+            assert final["seed"][0] == final["seed"][1] == before["seed"][1]
+            ended = 1
+            break
+        np.testing.assert_array_equal(obs[0], obs[1])
+        np.testing.assert_array_equal(obs[2], obs[1])
+    assert ended
+    # What comes after are episodes of their own, as if there had been no branch but a count more.
+    after = env.state_dict()
+    assert after["episode"].tolist()[:3] == (before["episode"][:3] + [2, 1, 2]).tolist()
+    assert after["seed"][0] == env.episode_seed(0, int(after["episode"][0]))
+
+
+def test_a_branch_is_saved_and_goes_on() -> None:
+    env, other = (make_vec(HOPPER, 3, seed=5) for _ in range(2))
+    env.reset()
+    actions = _random(env, 30)
+    for action in actions[:8]:
+        env.step(action)
+    env.branch(np.array([0, 2, 2]))
+    for action in actions[8:10]:
+        env.step(action)
+    state = env.state_dict()
+    assert state["branched"].tolist() == [False, True, False]
+    other.load_state_dict(state)
+    for action in actions[10:]:
+        ours, theirs = env.step(action), other.step(action)
+        for left, right in zip(ours[:4], theirs[:4], strict=True):
+            np.testing.assert_array_equal(left, right)
+    for name, value in env.state_dict().items():
+        np.testing.assert_array_equal(value, other.state_dict()[name], err_msg=name)
+    # A state of an earlier version does not say what is branched: nothing is.
+    del state["branched"]
+    with pytest.raises(TrimtabError, match="environment 1 had another seed"):
+        other.load_state_dict(state)
+
+
+def test_wrong_branches() -> None:
+    env = make_vec(HOPPER, 2, seed=0)
+    with pytest.raises(TrimtabError, match="call reset"):
+        env.branch(np.array([0, 0]))
+    first, _ = env.reset()
+    for wrong in ([0], [0, 2], [1, 0], [-1, 1]):
+        with pytest.raises(TrimtabError, match="branch needs 2 indices of copies that go on"):
+            env.branch(np.array(wrong))
+    np.testing.assert_array_equal(env.branch(np.array([0, 1])), first)
+    named = make_vec("robotics/PointMaze_UMaze-v3", 2, seed=3, observations="dict")
+    parts, _ = named.reset()
+    for name, part in named.branch(np.array([1, 1])).items():
+        np.testing.assert_array_equal(part, parts[name][[1, 1]])
