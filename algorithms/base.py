@@ -268,15 +268,17 @@ class Algorithm(metaclass=CheckedSettings):
         planned, _ = self.explore(data.obs, warmup=False)
         return torch.where(data.valid[..., None], data.action, planned)
 
-    def rollout_sources(self) -> Tensor | None:
-        """Return the environment whose state each environment starts the next rollout from.
+    def branches(self) -> tuple[Tensor, Tensor] | None:
+        """Return which environments start the next rollout from states of others' episodes.
 
         The harness asks before the first decision of a rollout and restores these states exactly.
-        An environment whose state another one takes goes on from its own. Restoring repeats
-        actions, which count as no environment steps.
+        To do so it repeats actions, which count as no environment steps.
 
         Returns:
-            Indices ``[N]``, or None where every environment goes on as it is, which is the default.
+            For each environment the one whose running episode it repeats, ``[N]``, or itself where
+            it goes on as it is; and the share of that episode, ``[N]``: 0 leads to its first state,
+            1 to the present one, and numbers drawn from [0, 1) to each of its states with equal
+            chance. None, the default: all environments go on.
         """
         return None
 

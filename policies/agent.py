@@ -194,16 +194,6 @@ class Agent:
             if seeds is not None:
                 self._streams[row] = np.random.Generator(np.random.Philox(seeds[place]))
 
-    def branch(self, source: NDArray[np.intp]) -> None:
-        """Let each row go on from what another has observed so far.
-
-        Args:
-            source: the row whose history each takes, ``[N]``.
-        """
-        self._at_start = self._at_start[source]
-        if self._history is not None:
-            self._history = tree_map(lambda past: past[source], self._history)
-
     def act(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> Array:
         """Return the action chunks ``[N, act_steps, A]`` to execute.
 

@@ -149,14 +149,13 @@ class Collector:
 
     def _begin_rollout(self) -> None:
         """Restore the states that the method wants a rollout to start from."""
-        chosen = self.algorithm.rollout_sources()
-        if chosen is None:
+        branches = self.algorithm.branches()
+        if branches is None:
             return
         assert not isinstance(self.envs, ProcessVectorEnv)  # ``overlap`` has no rollouts
-        source = chosen.cpu().numpy()
+        source, share = (part.cpu().numpy() for part in branches)
         with self._foreign_code:
-            self.obs = self.envs.branch(source)
-        self.agent.branch(source)
+            self.obs = self.envs.branch(source, share)
 
     def finish_step(self) -> int:
         """Store what came of the chunks that were begun; return the steps taken.

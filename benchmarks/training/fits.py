@@ -264,11 +264,18 @@ def _overlap_has_something_to_overlap(plan: Plan) -> None:
 
 def _states_can_be_restored(plan: Plan) -> None:
     config, env, algorithm = plan.config, plan.env, plan.algorithm
-    restores = type(algorithm).rollout_sources is not Algorithm.rollout_sources
-    if restores and simulator_device(env.id, config["device"], **env.options) != "cpu":
+    if type(algorithm).branches is Algorithm.branches:
+        return
+    restores = f"{config.algorithm} restores states of the environments"
+    if simulator_device(env.id, config["device"], **env.options) != "cpu":
         raise TrimtabError(
-            f"{config.algorithm} restores states of the environments, and {env.id} is simulated on "
-            f"{config['device']}, where none is restored; set device=cpu"
+            f"{restores}, and {env.id} is simulated on {config['device']}, where none is restored; "
+            "set device=cpu"
+        )
+    if (history := algorithm.policy.spec.history) > 1:
+        raise TrimtabError(
+            f"{restores} without what was observed before, and its policy reads {history} "
+            "observations; start from a policy with history=1"
         )
 
 

@@ -59,9 +59,9 @@ class DictVectorEnv(gymnasium.vector.VectorWrapper):
         obs, infos = self.env.reset(seed=seed, options=options)
         return split(obs, self.parts), infos
 
-    def branch(self, source: NDArray[np.intp]) -> Any:
-        """Let copies go on from the states of others, as the flat environments do."""
-        return split(self.env.branch(source), self.parts)
+    def branch(self, source: NDArray[np.intp], share: NDArray[Any]) -> Any:
+        """Let copies go on from states of others' episodes, as the flat environments do."""
+        return split(self.env.branch(source, share), self.parts)
 
     def step(
         self, actions: Any

@@ -293,25 +293,27 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
             infos["cost"] = played.cost
         return self._obs.copy(), played.reward, played.terminated, played.truncated, infos
 
-    def branch(self, source: NDArray[np.intp]) -> FloatArray:
-        """Let copies go on from the states of others, each in an episode of its own.
+    def branch(self, source: NDArray[np.intp], share: NDArray[Any]) -> FloatArray:
+        """Let copies go on from states of others' running episodes, each in an episode of its own.
 
-        A copy starts the other's episode with the seed of that one and repeats its actions, so this
-        is as exact as a saved state, and costs at most one episode of steps. The episodes that were
-        going on in these copies are dropped.
+        A copy starts with the other's seed and repeats its first actions, so this is as exact as a
+        saved state, and costs at most one episode of steps. The episodes that were going on in
+        these copies are dropped.
 
         Args:
-            source: the copy whose state each takes, [N]; its own index where it just goes on, as
-                every copy must that others take the state of.
+            source: the copy whose episode each repeats, [N]; its own index where it just goes on,
+                as every copy must whose episode others repeat.
+            share: how much of the episode so far, [N]: 0 leads to its first state, 1 to the present
+                one, and numbers drawn from [0, 1) to each of its states with equal chance.
 
         Returns:
             Observations [N, O].
 
         Raises:
-            TrimtabError: on another ``source``, before ``reset``, or if the simulator does not
-                arrive at the other's observation bit for bit.
+            TrimtabError: on another ``source`` or ``share``, before ``reset``, or if copies do not
+                arrive at the same observation bit for bit.
         """
-        source = np.asarray(source)
+        source, share = np.asarray(source), np.asarray(share, np.float64)
         if (
             source.shape != (self.num_envs,)
             or not np.isin(source, self._every).all()
@@ -321,18 +323,30 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
                 f"{self.id}: branch needs {self.num_envs} indices of copies that go on themselves, "
                 f"got {source.tolist()}"
             )
+        if share.shape != source.shape or not ((share >= 0) & (share <= 1)).all():
+            raise TrimtabError(
+                f"{self.id}: branch needs {self.num_envs} shares from 0 to 1, got {share.tolist()}"
+            )
         if self._episode[0] < 0:
             raise TrimtabError(f"{self.id}: call reset() before branch()")
         rows = np.flatnonzero(source != self._every)
         if not len(rows):
             return self._obs.copy()
         others, chunks = source[rows], np.zeros_like(self._chunks)
-        chunks[rows] = self._chunks[others]
-        actions = np.concatenate([self._actions[i, : self._chunks[i]] for i in others])
+        present = self._chunks[others]
+        chunks[rows] = np.minimum((share[rows] * (present + 1)).astype(np.int64), present)
+        repeated = [self._actions[i, :many] for i, many in zip(others, chunks[rows], strict=True)]
         self._start(rows, self._episode[rows] + 1, self._episode_seed[others])
-        self._repeat(chunks, actions)
-        self._check_arrival(rows, chunks, self._obs[source])
         self._branched[rows] = True
+        self._repeat(chunks, np.concatenate(repeated))
+        # Those that come to the same state show whether it is.
+        arrived = self._obs.copy()
+        first: dict[tuple[int, int], int] = {}
+        for row in rows.tolist():
+            one = first.setdefault((int(source[row]), int(chunks[row])), row)
+            whole = chunks[row] == self._chunks[source[row]]
+            arrived[row] = self._obs[source[row] if whole else one]
+        self._check_arrival(rows, chunks, arrived)
         return self._obs.copy()
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

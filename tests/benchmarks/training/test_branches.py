@@ -1,9 +1,8 @@
-"""Rollouts that begin from states that are restored: what a policy is shown, and going on."""
+"""Rollouts that begin from states that are restored: what a policy is shown, and resuming."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,21 @@ from trimtab.envs.vector import make_vec
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import PolicySpec, Tensor, TrimtabError
 
-COUNT, STEPS, HISTORY = 4, 6, 2
+COUNT, STEPS = 6, 7
 
 
 def collector(roots: int = 2, task: str = "gym/Hopper-v5") -> Collector:
-    """Return what gathers rollouts for a policy that reads two observations."""
+    """Return what gathers rollouts of two groups, each an environment with two vines."""
     envs = make_vec(task, COUNT, seed=4)
     (size,), (_, width) = envs.single_observation_space.shape, envs.single_action_space.shape
     torch.manual_seed(0)
-    spec = PolicySpec(size, 1, width, (-1.0,) * width, (1.0,) * width).with_history(HISTORY)
+    spec = PolicySpec(size, 1, width, (-1.0,) * width, (1.0,) * width)
     base = FlowPolicy(spec, hidden=(8,), sampling_steps=2)
     method = Polychromic(
         Setup(spec, base=base, num_envs=COUNT), hidden=(8,), rollout_steps=STEPS, batch_size=8,
         epochs=1, roots=roots,
     )  # fmt: skip
-    buffer = RolloutBuffer(STEPS, COUNT, (HISTORY, size), (1, width), aux=method.aux_shapes)
+    buffer = RolloutBuffer(STEPS, COUNT, size, (1, width), aux=method.aux_shapes)
     return Collector(envs, method, buffer, "cpu")
 
 
@@ -49,19 +48,23 @@ def rollout(one: Collector) -> tuple[Tensor, Tensor]:
     return data.obs, data.next_obs
 
 
-def test_vines_begin_with_the_same_past() -> None:
+def test_vines_begin_in_states_of_an_episode_that_goes_on() -> None:
     one = collector(task="gym/HalfCheetah-v5")
-    _, last = rollout(one)
-    for turn in (1, 0, 1):
-        leaders = torch.tensor([turn, turn, 2 + turn, 2 + turn])
+    seen, last = rollout(one)
+    places = set()
+    for _ in range(3):
         obs, following = rollout(one)
-        assert obs.shape == (STEPS, COUNT, HISTORY, 17)
-        # All that the policy is shown, also of the past, is the leader's to the last bit.
-        assert torch.equal(obs[0], last[-1][leaders])
-        assert not torch.equal(obs[0, 0, 0], obs[0, 0, 1]) and not torch.equal(obs[0, 0], obs[0, 2])
-        assert not torch.equal(obs[-1, 0], obs[-1, 1])  # each goes on by its own noise
-        last = following
-    assert one.episodes == 0  # so that the last observations above are those of the next decision
+        for leader in (0, 3):
+            # The leader goes on as if nothing were; its vines begin in one of its states.
+            assert torch.equal(obs[0, leader], last[-1, leader])
+            assert torch.equal(obs[0, leader + 1], obs[0, leader + 2])
+            states = torch.cat([seen[:, leader], obs[:1, leader]])
+            (place,) = (states == obs[0, leader + 1]).all(-1).nonzero().flatten().tolist()
+            places.add(place / len(states))
+            assert not torch.equal(obs[1, leader + 1], obs[1, leader + 2])  # each by its own noise
+        seen, last = torch.cat([seen, obs]), following
+    assert one.episodes == 0  # so that all that was seen are states of running episodes
+    assert min(places) < 0.5 < max(places)
 
 
 def test_without_vines_nothing_is_restored() -> None:
@@ -99,11 +102,13 @@ def test_it_resumes_with_the_same_bits(more: int) -> None:
     )
 
 
-def test_simulations_on_a_gpu_are_refused(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_state_is_restored_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["env=robotics/PointMaze-TwoRoutes-v0", "algorithm=polychromic", "policy=flow"]
+    words += ["dataset=two_routes"]
+    plan = fits.checked_plan(compose_run([*words, "history=2"]))
+    with pytest.raises(TrimtabError, match="reads 2 observations; start from a policy with"):
+        fits.check_method(plan)
     monkeypatch.setattr(fits, "simulator_device", lambda id, device, **options: "cuda")
-    config = compose_run(tiny.online(tmp_path, "polychromic"))
-    plan = fits.checked_plan(config)
+    plan = fits.checked_plan(compose_run(words))
     with pytest.raises(TrimtabError, match="polychromic restores states .* set device=cpu"):
         fits.check_method(plan)
