@@ -64,7 +64,8 @@ class Polychromic(ReinFlow):
 
     Args:
         setup: as in :class:`ReinFlow`; the policy reads no history.
-        roots: p, states from which vines begin, N = ``num_envs`` / p - 1 from each.
+        roots: p, states from which vines begin, N = ``num_envs`` / p - 1 from each; of fewer than
+            three vines there is nothing to compare.
         set_size: n, trajectories in a set; at most N - 1, as one set alone has no others beside it.
         window: W, decisions of a vine that get the advantage of its sets.
         radius: distance within which trajectories are alike, in normalised observations.
@@ -110,7 +111,7 @@ class Polychromic(ReinFlow):
         self.entries = slice(None) if entries is None else [*entries]
         self.roots, self.window, self.radius = roots, window, radius
         self.divergence_weight = divergence_weight
-        self.ways = torch.ones(())  # of the last rollout, from one state
+        self.ways = torch.ones((), device=setup.device)  # of the last rollout, from one state
         super().__init__(setup, **reinflow)
 
     def update(self, data: Rollout) -> Metrics:
