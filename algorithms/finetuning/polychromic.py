@@ -24,6 +24,8 @@ Two vines are alike if each normalised observation of either one is within ``rad
 square of ``entries``) of some observation of the other, at whatever time, or if a row of such pairs
 joins them. Where one radius tells ways apart depends on what is observed; on the point mazes, 0.4
 does so of all entries, and 0.2 to 0.6 of the position. The metric ``ways`` shows what is found.
+By the definition a failure that looks different is a way, too: where few trajectories succeed in
+more than one way, it is worth more to fail now and then than always to go one way.
 
 Published settings (BabyAI, MiniGrid): N = 8, n = 4, p = 2, W = 5, c_KL from 0.005 to 0.05, 2
 epochs, gamma 1.
