@@ -268,6 +268,20 @@ class Algorithm(metaclass=CheckedSettings):
         planned, _ = self.explore(data.obs, warmup=False)
         return torch.where(data.valid[..., None], data.action, planned)
 
+    def branches(self) -> tuple[Tensor, Tensor] | None:
+        """Return which environments start the next rollout from states of others' episodes.
+
+        The harness asks before the first decision of a rollout and restores these states exactly.
+        To do so it repeats actions, which count as no environment steps.
+
+        Returns:
+            For each environment the one whose running episode it repeats, ``[N]``, or itself where
+            it goes on as it is; and the share of that episode, ``[N]``: 0 leads to its first state,
+            1 to the present one, and numbers drawn from [0, 1) to each of its states with equal
+            chance. None, the default: all environments go on.
+        """
+        return None
+
     def on_episode_end(self, rows: Sequence[int]) -> None:
         """Handle the end of episodes. By default nothing is done.
 

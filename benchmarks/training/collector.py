@@ -140,10 +140,22 @@ class Collector:
 
     def begin_step(self, *, warmup: bool) -> None:
         """Choose one chunk for every environment; those in another process begin to execute it."""
+        if isinstance(self.buffer, RolloutBuffer) and not len(self.buffer):
+            self._begin_rollout()
         self._warmup = warmup
         self._chunk = self.agent.act(self.obs)
         if isinstance(self.envs, ProcessVectorEnv):
             self.envs.begin_step(self._chunk)
+
+    def _begin_rollout(self) -> None:
+        """Restore the states that the method wants a rollout to start from."""
+        branches = self.algorithm.branches()
+        if branches is None:
+            return
+        assert not isinstance(self.envs, ProcessVectorEnv)  # ``overlap`` has no rollouts
+        source, share = (part.cpu().numpy() for part in branches)
+        with self._foreign_code:
+            self.obs = self.envs.branch(source, share)
 
     def finish_step(self) -> int:
         """Store what came of the chunks that were begun; return the steps taken.

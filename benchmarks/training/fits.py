@@ -262,6 +262,23 @@ def _overlap_has_something_to_overlap(plan: Plan) -> None:
     raise TrimtabError(f"overlap=true: {reason}; leave it out")
 
 
+def _states_can_be_restored(plan: Plan) -> None:
+    config, env, algorithm = plan.config, plan.env, plan.algorithm
+    if type(algorithm).branches is Algorithm.branches:
+        return
+    restores = f"{config.algorithm} restores states of the environments"
+    if simulator_device(env.id, config["device"], **env.options) != "cpu":
+        raise TrimtabError(
+            f"{restores}, and {env.id} is simulated on {config['device']}, where none is restored; "
+            "set device=cpu"
+        )
+    if (history := algorithm.policy.spec.history) > 1:
+        raise TrimtabError(
+            f"{restores} without what was observed before, and its policy reads {history} "
+            "observations; start from a policy with history=1"
+        )
+
+
 def _phases_have_data(plan: Plan) -> None:
     config = plan.config
     gathered = False
@@ -490,6 +507,7 @@ METHOD: tuple[Check, ...] = (
     _something_is_learned,
     _interaction_is_used_and_has_a_task,
     _overlap_has_something_to_overlap,
+    _states_can_be_restored,
     _phases_have_data,
     _generator_is_used,
     _histories_agree,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
@@ -57,6 +58,10 @@ class DictVectorEnv(gymnasium.vector.VectorWrapper):
         """Start the next episode everywhere, as the flat environments do."""
         obs, infos = self.env.reset(seed=seed, options=options)
         return split(obs, self.parts), infos
+
+    def branch(self, source: NDArray[np.intp], share: NDArray[Any]) -> Any:
+        """Let copies go on from states of others' episodes, as the flat environments do."""
+        return split(self.env.branch(source, share), self.parts)
 
     def step(
         self, actions: Any

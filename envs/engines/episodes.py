@@ -133,6 +133,7 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         self._chunks = np.zeros(num_envs, np.int64)
         self._episode = np.full(num_envs, -1, np.int64)
         self._episode_seed = np.zeros(num_envs, np.int64)
+        self._branched = np.zeros(num_envs, np.bool_)  # episodes with the seed of another copy's
         self._every = np.arange(num_envs)
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, np.int64)
@@ -158,12 +159,23 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
             return int(self._custom_seed(index, episode))
         return default_episode_seed(self.run_seed, index, episode)
 
-    def _start(self, rows: NDArray[np.intp], episodes: NDArray[np.int64]) -> None:
+    def _start(
+        self,
+        rows: NDArray[np.intp],
+        episodes: NDArray[np.int64],
+        seeds: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Start episodes of ``rows``, by their own seeds or by other ones."""
         indices = rows.tolist()
-        seeds = list(map(self.episode_seed, indices, episodes.tolist()))
-        self._obs[rows] = self._begin(indices, seeds)
+        chosen = (
+            list(map(self.episode_seed, indices, episodes.tolist()))
+            if seeds is None
+            else seeds.tolist()
+        )
+        self._obs[rows] = self._begin(indices, chosen)
         self._episode[rows] = episodes
-        self._episode_seed[rows] = seeds
+        self._episode_seed[rows] = chosen
+        self._branched[rows] = False
         self._chunks[rows] = 0
         self._return[rows] = 0.0
         self._length[rows] = 0
@@ -281,17 +293,75 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
             infos["cost"] = played.cost
         return self._obs.copy(), played.reward, played.terminated, played.truncated, infos
 
+    def branch(self, source: NDArray[np.intp], share: NDArray[Any]) -> FloatArray:
+        """Let copies go on from states of others' running episodes, each in an episode of its own.
+
+        A copy starts with the other's seed and repeats its first actions, so this is as exact as a
+        saved state, and costs at most one episode of steps. The episodes that were going on in
+        these copies are dropped.
+
+        Args:
+            source: the copy whose episode each repeats, [N]; its own index where it just goes on,
+                as every copy must whose episode others repeat.
+            share: how much of the episode so far, [N]: 0 leads to its first state, 1 to the present
+                one, and numbers drawn from [0, 1) to each of its states with equal chance.
+
+        Returns:
+            Observations [N, O].
+
+        Raises:
+            TrimtabError: on another ``source`` or ``share``, before ``reset``, or if copies do not
+                arrive at the same observation bit for bit.
+        """
+        source, share = np.asarray(source), np.asarray(share, np.float64)
+        if (
+            source.shape != (self.num_envs,)
+            or not np.isin(source, self._every).all()
+            or not np.array_equal(source[source], source)
+        ):
+            raise TrimtabError(
+                f"{self.id}: branch needs {self.num_envs} indices of copies that go on themselves, "
+                f"got {source.tolist()}"
+            )
+        if share.shape != source.shape or not ((share >= 0) & (share <= 1)).all():
+            raise TrimtabError(
+                f"{self.id}: branch needs {self.num_envs} shares from 0 to 1, got {share.tolist()}"
+            )
+        if self._episode[0] < 0:
+            raise TrimtabError(f"{self.id}: call reset() before branch()")
+        rows = np.flatnonzero(source != self._every)
+        if not len(rows):
+            return self._obs.copy()
+        others, chunks = source[rows], np.zeros_like(self._chunks)
+        present = self._chunks[others]
+        chunks[rows] = np.minimum((share[rows] * (present + 1)).astype(np.int64), present)
+        repeated = [self._actions[i, :many] for i, many in zip(others, chunks[rows], strict=True)]
+        self._start(rows, self._episode[rows] + 1, self._episode_seed[others])
+        self._branched[rows] = True
+        self._repeat(chunks, np.concatenate(repeated))
+        # Those that come to the same state show whether it is.
+        arrived = self._obs.copy()
+        first: dict[tuple[int, int], int] = {}
+        for row in rows.tolist():
+            one = first.setdefault((int(source[row]), int(chunks[row])), row)
+            whole = chunks[row] == self._chunks[source[row]]
+            arrived[row] = self._obs[source[row] if whole else one]
+        self._check_arrival(rows, chunks, arrived)
+        return self._obs.copy()
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the exact state as arrays: episode numbers, their seeds and the actions since.
 
         ``actions`` [sum(chunks), act_steps, A] holds the environments' actions one after another,
-        ``chunks`` [N] says how many are whose.
+        ``chunks`` [N] says how many are whose; ``branched`` [N] whose seeds :meth:`branch` took
+        from others.
         """
         taken = [self._actions[i, : self._chunks[i]] for i in range(self.num_envs)]
         return {
             "run_seed": np.array(self.run_seed, np.int64),
             "episode": self._episode.copy(),
             "seed": np.where(self._episode >= 0, self._episode_seed, 0),
+            "branched": self._branched.copy(),
             "chunks": self._chunks.copy(),
             "actions": np.concatenate(taken),
             "obs": self._obs.copy(),
@@ -305,13 +375,15 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
                 the simulator does not arrive at the stored observation bit for bit.
         """
         names = {"run_seed", "episode", "seed", "chunks", "actions", "obs"}
-        if set(state) != names:
+        if set(state) - {"branched"} != names:  # that of an earlier version has none
             raise TrimtabError(f"{self.id}: a saved state has {sorted(names)}, got {sorted(state)}")
+        branched = np.array(state.get("branched", np.zeros(self.num_envs)), np.bool_)
         episode, chunks, obs = (np.asarray(state[name]) for name in ("episode", "chunks", "obs"))
         actions = np.asarray(state["actions"], np.float32)
         if (
             episode.shape != (self.num_envs,)
             or chunks.shape != (self.num_envs,)
+            or branched.shape != (self.num_envs,)
             or obs.shape != self._obs.shape
             or actions.shape != (int(chunks.sum()), *self._action_shape[1:])
             or chunks.min() < 0
@@ -325,16 +397,23 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         self.run_seed = int(state["run_seed"])
         self._episode[episode < 0] = -1
         started = np.flatnonzero(episode >= 0)
-        for index in started:
+        for index in np.flatnonzero((episode >= 0) & ~branched):
             number = int(episode[index])
             if self.episode_seed(int(index), number) != int(state["seed"][index]):
                 raise TrimtabError(
                     f"{self.id}: the saved state's episode {number} of environment {index} had "
                     "another seed; use the same episode_seed"
                 )
-        self._start(started, episode[started])
+        self._start(started, episode[started], np.asarray(state["seed"])[started])
+        self._branched = branched
         self._repeat(chunks, actions)
-        for index in started:
+        self._check_arrival(started, chunks, obs)
+
+    def _check_arrival(
+        self, rows: NDArray[np.intp], chunks: NDArray[np.int64], obs: FloatArray
+    ) -> None:
+        """Check that ``rows`` have repeated ``chunks`` [N] up to observations ``obs`` [N, O]."""
+        for index in rows:
             if self._chunks[index] != chunks[index] or not np.array_equal(
                 self._obs[index], obs[index], equal_nan=True
             ):

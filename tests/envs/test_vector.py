@@ -253,3 +253,108 @@ def test_dictionaries_hold_the_entries_of_the_flat_observation() -> None:
 def test_observations_are_flat_or_dictionaries() -> None:
     with pytest.raises(TrimtabError, match="observations must be flat or dict, got 'image'"):
         make_vec("gym/Hopper-v5", 1, seed=0, observations="image")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("act_steps", [1, 3])
+def test_branches_go_on_from_the_very_same_state(act_steps: int) -> None:
+    env = make_vec(HOPPER, 4, seed=5, act_steps=act_steps)
+    env.reset()
+    actions = _random(env, 120)
+    seen = [env.step(action)[0] for action in actions[:25]]
+    before = env.state_dict()
+    past = int(before["chunks"][0])
+    assert len(set(before["chunks"].tolist())) > 1 and past > 2
+    obs = env.branch(np.array([0, 0, 0, 3]), np.ones(4))
+    np.testing.assert_array_equal(obs, before["obs"][[0, 0, 0, 3]])
+    alike = actions[25:].copy()
+    alike[:, 1] = alike[:, 2] = alike[:, 0]
+    for action in alike:  # equal actions, equal bits, up to the end of the episode
+        obs, reward, terminated, _, infos = env.step(action)
+        assert reward[0] == reward[1] == reward[2] and terminated[0] == terminated[1]
+        if terminated[0]:
+            break
+        np.testing.assert_array_equal(obs[1], obs[0])
+        np.testing.assert_array_equal(obs[2], obs[0])
+    assert terminated[0]
+    final = infos["final_info"]
+    assert len(set(final["return"][:3])) == len(set(final["length"][:3])) == 1
+    assert final["seed"][0] == final["seed"][1] == before["seed"][0]
+    # What comes after are episodes of their own, as if there had been no branch but a count more.
+    after = env.state_dict()
+    assert after["episode"].tolist()[:3] == (before["episode"][:3] + [1, 2, 2]).tolist()
+    assert after["seed"][1] == env.episode_seed(1, int(after["episode"][1]))
+    # An earlier state of the episode: all that was seen then, and what came of it.
+    again = make_vec(HOPPER, 4, seed=5, act_steps=act_steps)
+    again.reset()
+    for action in actions[:25]:
+        again.step(action)
+    share = np.array([0.0, 0.0, 2.5 / (past + 1), 0.3])
+    first = again.branch(np.array([0, 0, 0, 3]), share)
+    begun = 24 - past  # row of what was seen first in the episode
+    np.testing.assert_array_equal(
+        first[:3], [row[0] for row in (seen[24], seen[begun], seen[begun + 2])]
+    )
+    assert again.state_dict()["chunks"].tolist()[:3] == [past, 0, 2]
+    following = [actions[row][0] for row in (25, begun + 1, begun + 3)]
+    obs, *_ = again.step(np.stack([*following, actions[25][3]]))
+    np.testing.assert_array_equal(obs[1:3], [seen[begun + 1][0], seen[begun + 3][0]])
+
+
+def test_a_branch_is_saved_and_goes_on() -> None:
+    env, other = (make_vec(HOPPER, 3, seed=5) for _ in range(2))
+    env.reset()
+    actions = _random(env, 30)
+    for action in actions[:8]:
+        env.step(action)
+    env.branch(np.array([0, 2, 2]), np.full(3, 0.5))
+    for action in actions[8:10]:
+        env.step(action)
+    state = env.state_dict()
+    assert state["branched"].tolist() == [False, True, False]
+    other.load_state_dict(state)
+    for action in actions[10:]:
+        ours, theirs = env.step(action), other.step(action)
+        for left, right in zip(ours[:4], theirs[:4], strict=True):
+            np.testing.assert_array_equal(left, right)
+    for name, value in env.state_dict().items():
+        np.testing.assert_array_equal(value, other.state_dict()[name], err_msg=name)
+    # A state of an earlier version does not say what is branched: nothing is.
+    del state["branched"]
+    with pytest.raises(TrimtabError, match="environment 1 had another seed"):
+        other.load_state_dict(state)
+
+
+def test_wrong_branches() -> None:
+    env = make_vec(HOPPER, 2, seed=0)
+    with pytest.raises(TrimtabError, match="call reset"):
+        env.branch(np.array([0, 0]), np.ones(2))
+    first, _ = env.reset()
+    for wrong in ([0], [0, 2], [1, 0], [-1, 1]):
+        with pytest.raises(TrimtabError, match="branch needs 2 indices of copies that go on"):
+            env.branch(np.array(wrong), np.ones(2))
+    for share in ([1.0], [0.0, 1.1], [-0.1, 0.0], [0.0, np.nan]):
+        with pytest.raises(TrimtabError, match="branch needs 2 shares from 0 to 1"):
+            env.branch(np.array([0, 0]), np.array(share))
+    np.testing.assert_array_equal(env.branch(np.array([0, 1]), np.ones(2)), first)
+    named = make_vec("robotics/PointMaze_UMaze-v3", 2, seed=3, observations="dict")
+    parts, _ = named.reset()
+    for name, part in named.branch(np.array([1, 1]), np.ones(2)).items():
+        np.testing.assert_array_equal(part, parts[name][[1, 1]])
+
+
+def test_a_simulator_with_chance_of_its_own_is_not_branched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = make_vec("gymnasium:Pendulum-v1", 3, seed=0)
+    env.reset()
+    for action in _random(env, 2):
+        env.step(action)
+    play = type(env)._play
+
+    def noisy(self: Any, rows: Any, actions: Any) -> Any:
+        played = play(self, rows, actions)
+        return played._replace(obs=played.obs + np.arange(3, dtype=np.float32)[:, None])
+
+    monkeypatch.setattr(type(env), "_play", noisy)
+    with pytest.raises(TrimtabError, match="of environment 2 did not lead to the saved"):
+        env.branch(np.zeros(3, np.int64), np.full(3, 0.4))

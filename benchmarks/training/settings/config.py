@@ -31,6 +31,7 @@ from trimtab.benchmarks.training.settings.values import as_whole, check_values
 from trimtab.benchmarks.training.settings.words import yaml_fault
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
+from trimtab.settings import check_settings
 
 CIRCLE = "a file or a word is nested too deeply, or refers to itself; write it out"
 __all__ = ["RunConfig", "compose_run", "recipe_with", "with_own_id"]
@@ -147,12 +148,39 @@ def _from_composed(composed: DictConfig) -> RunConfig:
         base_follows_seed="${seed}" in str(base.get("base")),
         source=choices.get("source"),
     )
+    _check_followers(base["algorithm"], config)
     check_values(config.settings)
     _check_task(config)
     if (policy := config["policy"]) is None:
         return config
     settled = class_of(policy["_target_"], "policy._target_").settled(policy)
     return dataclasses.replace(config, settings={**config.settings, "policy": settled})
+
+
+def _check_followers(written: Any, config: RunConfig) -> None:
+    """Check the method's settings that follow one of the run that is 0, as ``${online_steps}``.
+
+    Args:
+        written: the method's section before its references are resolved.
+        config: settings of the run.
+
+    Raises:
+        TrimtabError: if one cannot be 0; it names the setting that was given.
+    """
+    section = config["algorithm"]
+    for key, text in written.items() if isinstance(written, Mapping) else ():
+        found = re.fullmatch(r"\$\{(\w+)\}", str(text))
+        if found and key in section and config[found[1]] == 0:
+            try:
+                check_settings(
+                    class_of(section["_target_"], "algorithm._target_"), {key: 0}, "algorithm"
+                )
+            except TrimtabError as error:
+                reason = str(error).rpartition(": ")[2]
+                raise TrimtabError(
+                    f"{found[1]}=0: algorithm.{key} follows it, and {reason}; raise {found[1]}, or "
+                    f"set algorithm.{key}=…"
+                ) from error
 
 
 def _check_task(config: RunConfig) -> None:

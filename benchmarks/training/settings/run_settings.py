@@ -51,7 +51,8 @@ class RunSettings:
             decision's updates ago, so that numbers differ. For methods with a replay buffer.
         act_steps: number of actions of a chunk that are executed; null: that of the base, or 1
             without a base.
-        discount: per decision: an action chunk of act_steps steps, whose rewards are summed.
+        discount: per decision: an action chunk of act_steps steps, whose rewards are summed. It is
+            above 0, as a method knows by a discount of 0 that an episode has terminated.
         buffer_size: decisions (chunks) that the replay buffer holds.
         offline_steps: updates on the dataset, before any interaction.
         online_steps: environment steps.
@@ -102,7 +103,7 @@ class RunSettings:
     num_envs: Annotated[int, Bounds(least=1, most=1 << 16)] = 1
     overlap: bool = False
     act_steps: Annotated[int, Bounds(least=1, most=1000)] | None = None
-    discount: Share = 0.99
+    discount: Annotated[float, Bounds(above=0, most=1)] = 0.99
     buffer_size: Count = 1_000_000
     offline_steps: Natural = 0
     online_steps: Natural = 0

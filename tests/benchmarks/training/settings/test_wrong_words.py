@@ -53,6 +53,10 @@ NAMES = [
     (["~seed"], "~seed: a run needs it"),
     (["~env_options"], "~env_options: a run needs it"),
     (["~dataset=inf"], "~dataset=inf: leave the word"),
+    (
+        ["algorithm=xqc", "online_steps=0"],
+        "online_steps=0: algorithm.decay_steps follows it, and must be at least 1; raise online_st",
+    ),
     (["device=abacus"], "device=abacus: torch has no such device"),
     (["device=cuda:99"], "device=cuda:99: torch has no such device"),
     (["device=meta"], "device=meta: torch has no such device"),  # it has tensors without numbers
@@ -62,7 +66,8 @@ VALUES = [
     ["seed=one"], ["seed=-1"], ["seed=true"], ["seed=[0,1]"], ["seed=4294967296"],
     ["online_steps=1.5"], [f"online_steps={10**30}"], ["num_envs=0"], ["num_envs=1000000"],
     ["eval_episodes=0"], ["act_steps=0"], ["act_steps=100000"], ["checkpoint_every=0"],
-    ["discount=1.5"], ["discount=a"], ["discount=nan"], ["holdout=1.0"], ["threads=257"],
+    ["discount=1.5"], ["discount=0"], ["discount=a"], ["discount=nan"], ["holdout=1.0"],
+    ["threads=257"],
     ["env=3"], ["base=3"], ["out=3"], ["out=null"], ["out="], ["base="], ["oracles=[]"],
     ["eval_deterministic=half"], ["keep_policies=some"], ["observations=dictionary"],
     ["dataset_weighting=[return]"], ["weighting_temperature=0"], ["env_options=3"],
