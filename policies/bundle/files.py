@@ -27,6 +27,7 @@ from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.bundle.limits import Limits
+from trimtab.policies.bundle.workspace import Box, Workspace
 from trimtab.policies.memory import following, state_parts
 
 Array = NDArray[np.float32]
@@ -50,6 +51,9 @@ GOLDEN_ROWS = 16
 
 _TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1")}
 """Types of tensors that a bundle's files may hold."""
+
+UNTOLD = "not told"
+"""The unit of an entry where only others have one."""
 
 _AGAIN = "export the bundle again or fetch a fresh copy"
 _MALFORMED = (
@@ -76,6 +80,8 @@ class Contract:
         history: observations that the policy reads, those of the last decisions.
         tolerance: largest difference of a replayed golden action, raw units.
         limits: of a robot's commands; None if the bundle states none.
+        obs_names: of the numbers that are observed at a tick, pictures left out; empty if unknown.
+        obs_units: of the same numbers, each empty where it is not told.
     """
 
     obs_dim: int
@@ -91,6 +97,8 @@ class Contract:
     history: int = 1
     tolerance: float = TOLERANCE
     limits: Limits | None = None
+    obs_names: tuple[str, ...] = ()
+    obs_units: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], where: str) -> Contract:
@@ -109,6 +117,7 @@ class Contract:
             given = sum(part.size for part in parts.values() if part.given is not None)
             ends = ([float(limit) for limit in action[end]] for end in ("low", "high"))
             low, high = inward(*ends)
+            told = [_told(name, config["inputs"][name], part) for name, part in parts.items()]
             contract = cls(
                 obs_dim=history * observed + given,
                 parts={} if list(parts) == [FLAT] else parts,
@@ -122,6 +131,8 @@ class Contract:
                 control_rate=None if rate is None else float(rate),
                 evaluate_deterministic=bool(config["evaluate_deterministic"]),
                 tolerance=float(config.get("tolerance", TOLERANCE)),
+                obs_names=tuple(name for names, _ in told for name in names),
+                obs_units=tuple(unit for _, units in told for unit in units),
             )
         except KeyError as error:
             raise TrimtabError(f"{where}: has no entry {error}; {_AGAIN}") from error
@@ -130,8 +141,13 @@ class Contract:
         contract._check(where)
         if (stated := config.get("limits")) is None:
             return contract
-        limits = Limits.parse(stated, where)
-        return replace(contract, limits=limits.fitting(low, high, contract.control_rate, where))
+        limits = Limits.parse(stated, where).fitting(low, high, contract.control_rate, where)
+        if limits.workspace is not None:
+            try:
+                contract.box(limits.workspace)
+            except TrimtabError as error:
+                raise TrimtabError(f"{where}: {error}") from error
+        return replace(contract, limits=limits)
 
     @property
     def inputs(self) -> PolicyInputs:
@@ -148,6 +164,20 @@ class Contract:
             for name, part in self.parts.items()
             if part.given is None
         }
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """How many numbers of a tick each part of an observation has, pictures left out."""
+        found = self.observed.items()
+        return {name: math.prod(shape) for name, (shape, kind) in found if kind == "float32"}
+
+    def box(self, workspace: Workspace) -> Box:
+        """Return a workspace with its places in an observation.
+
+        Raises:
+            TrimtabError: if it does not fit what is observed.
+        """
+        return workspace.box(self.numbers, self.obs_names, self.obs_units)
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -229,6 +259,21 @@ def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
             shape = tuple(row)
         found[name] = Part(shape, entry["dtype"], given, entry.get("remembered", ""))
     return found
+
+
+def _told(name: str, entry: Mapping[str, Any], part: Part) -> tuple[list[str], list[str]]:
+    """Return the names and the units of the numbers of a part; none of an input or a picture."""
+    if part.given is not None or part.dtype != "float32":
+        return [], []
+    names, units = (
+        told if isinstance(told := entry.get(key), list) and len(told) == part.size else None
+        for key in ("order", "units")
+    )
+    places = range(part.size)
+    return (
+        [str(one) for one in names] if names else [f"{name}[{place}]" for place in places],
+        ["" if one == UNTOLD else str(one) for one in units] if units else ["" for _ in places],
+    )
 
 
 def described_in(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -271,7 +271,9 @@ class _Reader:
         if not isinstance(limits, dict):
             raise self.refusal("limits: must be a mapping, such as velocity: 2.0")
         limits = {
-            name: list(self.by_joint(value, f"limits.{name}")) if isinstance(value, dict) else value
+            name: list(self.by_joint(value, f"limits.{name}"))
+            if isinstance(value, dict) and name != "workspace"
+            else value
             for name, value in limits.items()
         }
         rate = top.get("control_rate")

@@ -18,6 +18,7 @@ from trimtab.benchmarks.training.base import load_base
 from trimtab.benchmarks.training.judging import BundleJudge
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.bundle.workspace import Workspace
 from trimtab.policies.opening import load_policy
 from trimtab.policies.runtime import Limits, PolicyRunner
 
@@ -453,9 +454,11 @@ def test_no_tag_of_a_contract_is_carried_out(tmp_path: Path) -> None:
 
 def test_limits_of_commands_may_be_given_by_joint(tmp_path: Path) -> None:
     network = linear(tmp_path / "n.onnx", np.eye(2, dtype=np.float32))
-    by_joint = {"joints": {"robot": ["hip", "knee"]}, "limits": {"velocity": {"knee": 2, "hip": 1}}}
+    box = {"position": ["o.0"], "low": 0.1}
+    limits = {"velocity": {"knee": 2, "hip": 1}, "workspace": box}
+    by_joint = {"joints": {"robot": ["hip", "knee"]}, "limits": limits}
     runner = opened(network, tmp_path, **LINEAR, **by_joint, control_rate=10)
-    assert runner.contract.limits == Limits(velocity=(1.0, 2.0))
+    assert runner.contract.limits == Limits(velocity=(1.0, 2.0), workspace=Workspace.parse(box))
 
 
 def test_limits_that_a_task_has_may_be_written_down_too(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trimtab.policies.bundle.bundle import add_warning
 from trimtab.policies.bundle.onnx_policy import PolicyFiles, read_policy
 from trimtab.policies.robot.modes import RecedingHorizon
 from trimtab.policies.robot.runner import PolicyRunner
-from trimtab.policies.robot.warning import Detector, entry_names, episode_threshold
+from trimtab.policies.robot.warning import Detector, episode_threshold
 
 __all__ = ["calibrate"]
 
@@ -122,8 +122,8 @@ def _data(files: PolicyFiles, bundle: str, words: list[str]) -> Dataset:
 
 def _fit(files: PolicyFiles, where: str, episodes: Sequence[Episode], interval: int) -> Detector:
     """Return a detector without a threshold, whose reference are these episodes."""
-    names = entry_names(files.config, files.contract)
-    detector = Detector.fit([episode.observations[:-1] for episode in episodes], names)
+    rows = [episode.observations[:-1] for episode in episodes]
+    detector = Detector.fit(rows, files.contract.obs_names)
     detector = replace(detector, interval=interval)
     runner = _runner(files, where, detector)
     found = [d for episode in episodes for _, d in _played(runner, episode) if d is not None]
@@ -133,7 +133,8 @@ def _fit(files: PolicyFiles, where: str, episodes: Sequence[Episode], interval: 
 
 def _runner(files: PolicyFiles, where: str, detector: Detector) -> PolicyRunner:
     mode = RecedingHorizon(detector.interval)
-    return PolicyRunner(files.contract, files.model, where, mode=mode, detector=detector)
+    free = replace(files.contract, limits=None)  # no robot moves
+    return PolicyRunner(free, files.model, where, mode=mode, detector=detector)
 
 
 def _played(runner: PolicyRunner, episode: Episode) -> Iterator[tuple[float, float | None]]:
