@@ -35,9 +35,8 @@ class Limits:
         jerk: most change of the acceleration a second, of commands that are velocities; it needs
             ``acceleration``. A position that is reached with a limited jerk needs a planner.
         of_velocities: whether the commands are velocities and not positions.
-        workspace: where the robot's measured position has to stay: a :class:`Workspace`, or what
-            :meth:`Workspace.parse` reads. It limits no command: a robot that leaves it goes to its
-            fallback.
+        workspace: where the robot's measured position has to stay (also a mapping, which becomes
+            one). It limits no command: a robot that leaves it goes to its fallback.
     """
 
     low: float | tuple[float, ...] | None = None
@@ -53,8 +52,9 @@ class Limits:
             value = getattr(self, name)
             if isinstance(value, list | np.ndarray):  # such as a robot's own table
                 object.__setattr__(self, name, tuple(value))
-        if self.workspace is not None and not isinstance(self.workspace, Workspace):
-            object.__setattr__(self, "workspace", Workspace.parse(self.workspace))
+        box: Any = self.workspace
+        if box is not None and not isinstance(box, Workspace):  # such as of a robot's own YAML
+            object.__setattr__(self, "workspace", Workspace.parse(box))
         if self.jerk is not None and self.acceleration is None:
             raise TrimtabError("limits: jerk needs a limit of acceleration beside it")
         if self.jerk is not None and not self.of_velocities:

@@ -61,6 +61,20 @@ class Workspace:
     low: float | tuple[float, ...] | None = None
     high: float | tuple[float, ...] | None = None
 
+    def __post_init__(self) -> None:
+        given: Any = self.position
+        listed = tuple(given) if isinstance(given, list | tuple) else (given,)
+        if not listed or not all(type(one) in (str, int) for one in listed):
+            raise TrimtabError(
+                f"limits: workspace.position={given!r}: name entries of the observation"
+            )
+        object.__setattr__(self, "position", listed)
+        for end in ("low", "high"):
+            limit = finite_numbers(f"workspace.{end}", getattr(self, end))
+            object.__setattr__(self, end, limit)
+        if self.low is None and self.high is None:
+            raise TrimtabError("limits: workspace: has no low and no high; give one of them")
+
     @classmethod
     def parse(cls, stated: Any) -> Workspace:
         """Return the workspace that JSON or YAML states.
@@ -79,16 +93,7 @@ class Workspace:
                 raise TrimtabError(
                     f"limits: workspace: there is no entry {name!r}; {nearest(str(name), known)}"
                 )
-        position = stated["position"]
-        listed = position if isinstance(position, list | tuple) else [position]
-        if not listed or not all(type(one) in (str, int) for one in listed):
-            raise TrimtabError(
-                f"limits: workspace.position={position!r}: name entries of the observation"
-            )
-        low, high = (finite_numbers(f"workspace.{end}", stated.get(end)) for end in ("low", "high"))
-        if low is None and high is None:
-            raise TrimtabError("limits: workspace: has no low and no high; give one of them")
-        return cls(tuple(listed), low, high)
+        return cls(**stated)
 
     def to_json(self) -> dict[str, Any]:
         """Return what :meth:`parse` reads."""

@@ -27,6 +27,7 @@ from trimtab.policies.runtime import (
     PlayOut,
     RecedingHorizon,
     SafeAction,
+    Workspace,
     load_policy,
 )
 
@@ -62,7 +63,7 @@ def test_outside_the_fallback_is_played_until_a_reset(
 
 
 def test_the_edge_is_inside_and_no_entry_changes_nothing() -> None:
-    limits = Limits(workspace={"position": [0], "low": 0.1, "high": 0.3})
+    limits = Limits(workspace=Workspace((0,), 0.1, 0.3))
     runner = numbered(fallback=Hold(), limits=limits)
     for seen in (0.1, 0.3, np.float32(0.1), np.float32(0.3)):
         runner.step([seen])
@@ -111,7 +112,7 @@ def boxed(copy_of: BundleOf, reseal: Any, tmp_path: Path) -> Path:
 def test_a_log_has_it_and_is_played_again_to_the_same_bits(
     boxed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tighter = {"position": ["tool_x", "tool_y", "tool_z"], "high": [0.75, 1, 1]}
+    tighter: Any = {"position": ["tool_x", "tool_y", "tool_z"], "high": [0.75, 1, 1]}
     runner = load_policy(
         boxed, seed=3, deterministic=False, fallback=Damp(safe=(0.5, 0.25)), log=tmp_path / "log",
         limits=Limits(workspace=tighter),
@@ -135,14 +136,14 @@ def test_a_log_has_it_and_is_played_again_to_the_same_bits(
 def test_a_call_tightens_a_workspace_and_never_loosens_it(boxed: Path) -> None:
     stated = load_policy(boxed).limits.workspace
     assert stated is not None and stated.high == 1 and stated.low == (-1.0, -1.0, 0.0)
-    position = ["tool_x", "tool_y", "tool_z"]
-    wide = Limits(workspace={"position": position, "low": [-5, 0.5, -5]})
+    tool = ("tool_x", "tool_y", "tool_z")
+    wide = Limits(workspace=Workspace(tool, (-5, 0.5, -5)))
     both = load_policy(boxed, limits=wide).limits.workspace
     assert both is not None and (both.low, both.high) == ((-1.0, 0.5, 0.0), 1)
     with pytest.raises(TrimtabError, match=r"position=\['tool_z'\]: that of the bundle is"):
-        load_policy(boxed, limits=Limits(workspace={"position": "tool_z", "low": 0.0}))
+        load_policy(boxed, limits=Limits(workspace=Workspace(("tool_z",), 0.0)))
     with pytest.raises(TrimtabError, match="the bundle states"):
-        load_policy(boxed, limits=Limits(workspace={"position": position, "low": [0.0, 1.0]}))
+        load_policy(boxed, limits=Limits(workspace=Workspace(tool, (0.0, 1.0))))
     card = (boxed / "README.md").read_text()
     assert '"workspace": {"position": ["tool_x", "tool_y", "tool_z"]' in card
 
