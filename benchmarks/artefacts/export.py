@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,11 +27,12 @@ from trimtab.benchmarks.training.record import results_of
 from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError, nearest
+from trimtab.files import read_json, sha256_file
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
-from trimtab.policies.bundle.files import described_in
-from trimtab.policies.bundle.lerobot import write_lerobot
+from trimtab.policies.bundle.files import CONFIG, FORMAT, MODEL, ONNX, described_in
+from trimtab.policies.bundle.lerobot import read_packed, write_lerobot
 from trimtab.policies.bundle.program import write_program
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.foreign import read_foreign, write_foreign
@@ -90,8 +92,9 @@ def export_policy(
 
     Args:
         run: a finished run, a bundle, or a weight file or an ONNX file of others.
-        out: folder of the bundle; an older bundle there is replaced. A name that ends with ``.pt2``
-            is that of a program of ``torch.export``, a file, in place of a bundle.
+        out: folder of the bundle; an older bundle there is replaced if it is of the same run or
+            file. A name that ends with ``.pt2`` is that of a program of ``torch.export``, a new
+            file, in place of a bundle.
         env: task of a weight file.
         contract: YAML file that says what a file of others does not.
         weights: False for a black box, the graph alone.
@@ -105,7 +108,8 @@ def export_policy(
         The largest difference of the golden rows for each backend.
 
     Raises:
-        TrimtabError: if there is no such policy, or the bundle cannot be written or replayed.
+        TrimtabError: if there is no such policy, something else is at ``out``, or the bundle cannot
+            be written or replayed.
     """
     source, target = Path(run), Path(out)
     if not out:
@@ -138,6 +142,7 @@ def export_policy(
             f"export: {run} does not say its task: add env=<a task>, or contract=<a file> with "
             "control_rate and the limits of actions"
         )
+    _check_target(source if source.is_file() else bundle, target)
     if target.suffix == ".pt2":
         if foreign or not weights or lerobot or chunking or limits:
             raise TrimtabError(f"export: out={out}: a program is made of a run or bundle alone")
@@ -160,6 +165,47 @@ def export_policy(
         errors = write(Path(folder) / "bundle")
         write_lerobot(Path(folder) / "bundle", target)
     return errors
+
+
+def _check_target(source: Path, target: Path) -> None:
+    """Check that an export replaces nothing but a bundle of the same run or file.
+
+    Raises:
+        TrimtabError: if another bundle is there, or what is to be a file.
+    """
+    if not os.path.lexists(target):
+        return
+    if target.suffix == ".pt2":
+        raise TrimtabError(f"export: out={target}: is there already; name a new file, or remove it")
+    if not ((target / CONFIG).is_file() and (source.is_file() or (source / CONFIG).is_file())):
+        return  # what else is there, or is missing, is told later
+    there = _origin(target)
+    ours = {f"file {sha256_file(source)}"} if source.is_file() else _origin(source)
+    if not there & ours:
+        raise TrimtabError(
+            f"export: out={target}: another bundle is there already; name a new folder, or remove "
+            "that one"
+        )
+
+
+def _origin(folder: Path) -> set[str]:
+    """Return what the policy of a bundle is known by: its run, a file of others, its weights.
+
+    A bundle that was damaged is known too, so that it can be exported again.
+    """
+    try:
+        config = read_json(folder / CONFIG, "export")
+        if config.get("format") != FORMAT:
+            config = read_packed(folder / MODEL).config  # LeRobot's layout has the bundle inside
+        said, hashes = config["training"], config["files"]
+        known = {
+            "file": said.get("file_sha256"),
+            "weights": hashes.get(MODEL, hashes.get(ONNX)),
+            "run": said.get("config_hash") and (said["config_hash"], said.get("seed")),
+        }
+    except (TrimtabError, AttributeError, KeyError, TypeError):
+        return set()
+    return {f"{kind} {value}" for kind, value in known.items() if value}
 
 
 def export_bundle(

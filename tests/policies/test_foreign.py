@@ -452,6 +452,32 @@ def test_no_tag_of_a_contract_is_carried_out(tmp_path: Path) -> None:
         export_policy(str(network), str(tmp_path / "bundle"), contract=str(place))
 
 
+def test_an_export_replaces_no_bundle_of_another_policy(tmp_path: Path) -> None:
+    network = linear(tmp_path / "n.onnx", np.eye(2, dtype=np.float32))
+    other = linear(tmp_path / "other.onnx", -np.eye(2, dtype=np.float32))
+    opened(network, tmp_path, **LINEAR)
+    bundle, place = tmp_path / "bundle", str(tmp_path / "contract.yaml")
+    (bundle / "golden.safetensors").write_bytes(b"damaged")
+    assert opened(network, tmp_path, **LINEAR, control_rate=9).control_rate == 9  # the same file
+    before = (bundle / "config.json").read_bytes()
+    export_policy(str(other), str(tmp_path / "other"), contract=place)
+    for _ in range(2):
+        export_policy(str(network), str(tmp_path / "packed"), contract=place, lerobot=True)
+    again = "another bundle is there already; name a new folder, or remove that one"
+    for source, out in ((other, bundle), (tmp_path / "other", bundle), (other, "packed")):
+        told = place if source.suffix else ""
+        with pytest.raises(TrimtabError, match=again):
+            export_policy(str(source), str(tmp_path / out), contract=told, lerobot=out == "packed")
+    assert (bundle / "config.json").read_bytes() == before
+    (bundle / "config.json").write_text("{}")  # nothing says what it was
+    with pytest.raises(TrimtabError, match=again):
+        export_policy(str(network), str(bundle), contract=place)
+    (tmp_path / "x.pt2").write_bytes(b"mine")
+    with pytest.raises(TrimtabError, match=r"x\.pt2: is there already; name a new file"):
+        export_policy(str(tmp_path / "other"), str(tmp_path / "x.pt2"))
+    assert (tmp_path / "x.pt2").read_bytes() == b"mine"
+
+
 def test_limits_of_commands_may_be_given_by_joint(tmp_path: Path) -> None:
     network = linear(tmp_path / "n.onnx", np.eye(2, dtype=np.float32))
     box = {"position": ["o.0"], "low": 0.1}
