@@ -230,8 +230,9 @@ def export(
     Args:
         run: folder of a run or a bundle, what :func:`train` returned, or a weight file or an ONNX
             file of others.
-        out: folder of the bundle; an older bundle there is replaced. A name that ends with ``.pt2``
-            is that of a program of ``torch.export``, a file, in place of a bundle.
+        out: folder of the bundle; an older bundle there is replaced if it is of the same run or
+            file. A name that ends with ``.pt2`` is that of a program of ``torch.export``, a new
+            file, in place of a bundle.
         env: task of a weight file, which does not name it.
         contract: YAML file that says what a file of others does not.
         weights: False for the graph alone, which others can run and steer.

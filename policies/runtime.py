@@ -16,6 +16,7 @@ from pathlib import Path
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.limits import NO_LIMITS, Limits
 from trimtab.policies.bundle.onnx_policy import read_policy
+from trimtab.policies.bundle.workspace import Workspace
 from trimtab.policies.robot.fallback import Damp, Fallback, Hold, PlayOut, SafeAction
 from trimtab.policies.robot.inference import Worker
 from trimtab.policies.robot.limits import check_limited
@@ -38,7 +39,7 @@ from trimtab.policies.robot.watchdog import CommandWatchdog
 __all__ = [
     "NO_LIMITS", "Blended", "Chunk", "CommandWatchdog", "Damp", "Fallback", "Hold", "Limits",
     "Mode", "PlayOut", "PolicyRunner", "RealTimeChunking", "RealTimeIteration", "RecedingHorizon",
-    "SafeAction", "TemporalEnsemble", "Unfamiliar", "control_loop", "load_policy",
+    "SafeAction", "TemporalEnsemble", "Unfamiliar", "Workspace", "control_loop", "load_policy",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,27 +22,29 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.artefacts.weights import export_weights
 from trimtab.benchmarks.training.base import load_base, training
-from trimtab.benchmarks.training.folder import read_result
+from trimtab.benchmarks.training.folder import POLICY, is_run, read_result
 from trimtab.benchmarks.training.record import results_of
 from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError, nearest
+from trimtab.files import read_json, sha256_file
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
-from trimtab.policies.bundle.files import described_in
-from trimtab.policies.bundle.lerobot import write_lerobot
+from trimtab.policies.bundle.files import CONFIG, FORMAT, MODEL, ONNX, described_in
+from trimtab.policies.bundle.lerobot import read_packed, write_lerobot
 from trimtab.policies.bundle.program import write_program
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.foreign import read_foreign, write_foreign
 from trimtab.policies.imports.weights import is_lerobot
+from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.policies.kinds.real_time_chunking import RealTimeChunkingPolicy
 from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
 from trimtab.policies.memory import state_parts
 
 __all__ = [
-    "CHUNKING", "export_black_box", "export_bundle", "export_onnx_file", "export_policy",
-    "policy_settings",
+    "CHUNKING", "check_beside", "export_black_box", "export_bundle", "export_onnx_file",
+    "export_policy", "policy_settings",
 ]  # fmt: skip
 
 CHUNKING: Mapping[str, Callable[[Policy], Policy]] = {
@@ -90,8 +93,9 @@ def export_policy(
 
     Args:
         run: a finished run, a bundle, or a weight file or an ONNX file of others.
-        out: folder of the bundle; an older bundle there is replaced. A name that ends with ``.pt2``
-            is that of a program of ``torch.export``, a file, in place of a bundle.
+        out: folder of the bundle; an older bundle there is replaced if it is of the same run or
+            file. A name that ends with ``.pt2`` is that of a program of ``torch.export``, a new
+            file, in place of a bundle.
         env: task of a weight file.
         contract: YAML file that says what a file of others does not.
         weights: False for a black box, the graph alone.
@@ -105,16 +109,14 @@ def export_policy(
         The largest difference of the golden rows for each backend.
 
     Raises:
-        TrimtabError: if there is no such policy, or the bundle cannot be written or replayed.
+        TrimtabError: if there is no such policy, something else is at ``out``, or the bundle cannot
+            be written or replayed.
     """
     source, target = Path(run), Path(out)
     if not out:
         raise TrimtabError("export: out= is empty; name the bundle's folder")
     bundle = source if (source / "config.json").is_file() else source / "policy"
-    if bundle.resolve() in target.resolve().parents:
-        raise TrimtabError(
-            f"export: out={out} lies within {bundle}, a bundle; choose another place"
-        )
+    check_beside("export", bundle, target)
     if (network := source.suffix == ".onnx") and (env or not contract):
         cure = (
             "leave env= out, and name it in the contract" if env else "add contract=<a YAML file>"
@@ -138,6 +140,7 @@ def export_policy(
             f"export: {run} does not say its task: add env=<a task>, or contract=<a file> with "
             "control_rate and the limits of actions"
         )
+    _check_target(source if source.is_file() else bundle, target)
     if target.suffix == ".pt2":
         if foreign or not weights or lerobot or chunking or limits:
             raise TrimtabError(f"export: out={out}: a program is made of a run or bundle alone")
@@ -160,6 +163,67 @@ def export_policy(
         errors = write(Path(folder) / "bundle")
         write_lerobot(Path(folder) / "bundle", target)
     return errors
+
+
+def check_beside(command: str, bundle: Path, target: Path) -> None:
+    """Check that what a command writes is no part of a bundle, and not the policy of a run.
+
+    A bundle's folder holds nothing else, or it could not be replaced any more; a run's rows are of
+    the policy that it holds.
+
+    Raises:
+        TrimtabError: if ``target`` is one; ``command`` names the command.
+    """
+    if bundle.resolve() in target.resolve().parents:
+        raise TrimtabError(
+            f"{command}: out={target} lies within {bundle}, a bundle; choose another place"
+        )
+    run = target.resolve().parent
+    if target.resolve() == run / POLICY and is_run(run):
+        raise TrimtabError(
+            f"{command}: out={target} is the policy of the run {run}; choose another place"
+        )
+
+
+def _check_target(source: Path, target: Path) -> None:
+    """Check that an export replaces nothing but a bundle of the same run or file.
+
+    Raises:
+        TrimtabError: if another bundle is there, or what is to be a file.
+    """
+    if not os.path.lexists(target):
+        return
+    if target.suffix == ".pt2":
+        raise TrimtabError(f"export: out={target}: is there already; name a new file, or remove it")
+    if not ((target / CONFIG).is_file() and (source.is_file() or (source / CONFIG).is_file())):
+        return  # what else is there, or is missing, is told later
+    there = _origin(target)
+    ours = {f"file {sha256_file(source)}"} if source.is_file() else _origin(source)
+    if not there & ours:
+        raise TrimtabError(
+            f"export: out={target}: another bundle is there already; name a new folder, or remove "
+            "that one"
+        )
+
+
+def _origin(folder: Path) -> set[str]:
+    """Return what the policy of a bundle is known by: its run, a file of others, its weights.
+
+    A bundle that was damaged is known too, so that it can be exported again.
+    """
+    try:
+        config = read_json(folder / CONFIG, "export")
+        if config.get("format") != FORMAT:
+            config = read_packed(folder / MODEL).config  # LeRobot's layout has the bundle inside
+        said, hashes = config["training"], config["files"]
+        known = {
+            "file": said.get("file_sha256"),
+            "weights": hashes.get(MODEL, hashes.get(ONNX)),
+            "run": said.get("config_hash") and (said["config_hash"], said.get("seed")),
+        }
+    except (TrimtabError, AttributeError, KeyError, TypeError):
+        return set()
+    return {f"{kind} {value}" for kind, value in known.items() if value}
 
 
 def export_bundle(
@@ -189,7 +253,7 @@ def export_bundle(
     if chunking:
         bundle = replace(bundle, policy=CHUNKING[chunking](bundle.policy))
     policy, changed = adjusted_policy(bundle, settings or {})
-    if state_parts(policy.spec.parts):
+    if isinstance(policy, BlackBoxPolicy) and state_parts(policy.spec.parts):
         # What its graph hands on is a second output, which only the graph itself has.
         withhold_weights(bundle.folder, out, limits)
         return check_bundle(out)

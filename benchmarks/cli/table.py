@@ -295,7 +295,9 @@ COMMANDS: dict[str, Command] = {
                 ..., "a finished run, a bundle, or a weight file or an ONNX file of others"
             ),
             "out": Setting(
-                ..., "folder of the bundle to write; a name with .pt2: a program of torch.export"
+                ...,
+                "folder of the bundle to write; one of the same run or file is replaced; a name "
+                "with .pt2: a program of torch.export",
             ),
             "env": Setting("", "task of a weight file, which does not name it"),
             "contract": Setting(

@@ -20,7 +20,9 @@ from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.naming import names_in
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT
 from trimtab.policies.bundle.limits import Limits
+from trimtab.policies.bundle.workspace import Workspace
 from trimtab.policies.imports.contract import read_entries
 
 __all__ = [
@@ -69,8 +71,11 @@ def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str
     low, high = _limits(said.get("action", {}), dataset, where)
     rate = _rate(said.get("control_rate"), dataset, where)
     if said.get("limits") is not None:
-        limits = Limits.parse(said["limits"], where)  # they are refused before hours of training
-        described["limits"] = limits.fitting(low, high, rate, where).to_json()
+        # They are refused here, before hours of training.
+        limits = Limits.parse(said["limits"], where).fitting(low, high, rate, where)
+        if limits.workspace is not None:
+            _check_workspace(limits.workspace, dataset.obs_dim, described, where)
+        described["limits"] = limits.to_json()
     spec = EnvSpec(
         id=f"{NO_TASK}:{dataset.id}",
         family=NO_TASK,
@@ -87,6 +92,17 @@ def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str
         tags=(),
     )
     return spec, described
+
+
+def _check_workspace(
+    workspace: Workspace, width: int, described: Mapping[str, Any], where: str
+) -> None:
+    names = described.get("obs_names") or [f"{FLAT}[{place}]" for place in range(width)]
+    units = described.get("obs_units") or [""] * width
+    try:
+        workspace.box({FLAT: width}, names, units)
+    except TrimtabError as error:
+        raise TrimtabError(f"{where}: {error}") from error
 
 
 def described_by(

@@ -27,6 +27,7 @@ from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.bundle.limits import Limits
+from trimtab.policies.bundle.workspace import Box, Workspace
 from trimtab.policies.memory import following, state_parts
 
 Array = NDArray[np.float32]
@@ -50,6 +51,9 @@ GOLDEN_ROWS = 16
 
 _TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1")}
 """Types of tensors that a bundle's files may hold."""
+
+UNTOLD = "not told"
+"""The unit of an entry where only others have one."""
 
 _AGAIN = "export the bundle again or fetch a fresh copy"
 _MALFORMED = (
@@ -76,6 +80,8 @@ class Contract:
         history: observations that the policy reads, those of the last decisions.
         tolerance: largest difference of a replayed golden action, raw units.
         limits: of a robot's commands; None if the bundle states none.
+        obs_names: of the numbers that are observed at a tick, pictures left out; empty if unknown.
+        obs_units: of the same numbers, each empty where it is not told.
     """
 
     obs_dim: int
@@ -91,6 +97,8 @@ class Contract:
     history: int = 1
     tolerance: float = TOLERANCE
     limits: Limits | None = None
+    obs_names: tuple[str, ...] = ()
+    obs_units: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], where: str) -> Contract:
@@ -100,38 +108,48 @@ class Contract:
             TrimtabError: if an entry is missing or contradicts another; ``where`` names the file.
         """
         try:
-            history = _whole(config.get("history", 1))
+            history = _whole(config.get("history", 1), "history")
             parts = _parts(config["inputs"], history)
             noise = config["inputs"]["noise"]["shape"]
             action, rate = config["outputs"]["action"], config["control_rate"]
             _, horizon, action_dim = action["shape"]
             observed = sum(part.size for part in parts.values() if part.given is None)
             given = sum(part.size for part in parts.values() if part.given is not None)
-            ends = ([float(limit) for limit in action[end]] for end in ("low", "high"))
+            ends = ([_real(x, f"action.{end}") for x in action[end]] for end in ("low", "high"))
             low, high = inward(*ends)
+            told = [_told(name, config["inputs"][name], part) for name, part in parts.items()]
             contract = cls(
                 obs_dim=history * observed + given,
                 parts={} if list(parts) == [FLAT] else parts,
                 history=history,
-                horizon=int(horizon),
-                act_steps=int(config["chunking"]["act_steps"]),
-                action_dim=int(action_dim),
-                noise_shape=tuple(int(size) for size in noise[1:]),
+                horizon=_whole(horizon, "action.shape"),
+                act_steps=_whole(config["chunking"]["act_steps"], "act_steps"),
+                action_dim=_whole(action_dim, "action.shape"),
+                noise_shape=tuple(_whole(size, "noise.shape") for size in noise[1:]),
                 action_low=tuple(low.tolist()),
                 action_high=tuple(high.tolist()),
-                control_rate=None if rate is None else float(rate),
+                control_rate=None if rate is None else _real(rate, "control_rate"),
                 evaluate_deterministic=bool(config["evaluate_deterministic"]),
-                tolerance=float(config.get("tolerance", TOLERANCE)),
+                tolerance=_real(config.get("tolerance", TOLERANCE), "tolerance"),
+                obs_names=tuple(name for names, _ in told for name in names),
+                obs_units=tuple(unit for _, units in told for unit in units),
             )
         except KeyError as error:
             raise TrimtabError(f"{where}: has no entry {error}; {_AGAIN}") from error
-        except (*_MALFORMED, TrimtabError) as error:
+        except TrimtabError as error:
+            raise TrimtabError(f"{where}: {error}") from error
+        except _MALFORMED as error:
             raise TrimtabError(f"{where}: shapes or limits are malformed; {_AGAIN}") from error
         contract._check(where)
         if (stated := config.get("limits")) is None:
             return contract
-        limits = Limits.parse(stated, where)
-        return replace(contract, limits=limits.fitting(low, high, contract.control_rate, where))
+        limits = Limits.parse(stated, where).fitting(low, high, contract.control_rate, where)
+        if limits.workspace is not None:
+            try:
+                contract.box(limits.workspace)
+            except TrimtabError as error:
+                raise TrimtabError(f"{where}: {error}") from error
+        return replace(contract, limits=limits)
 
     @property
     def inputs(self) -> PolicyInputs:
@@ -148,6 +166,20 @@ class Contract:
             for name, part in self.parts.items()
             if part.given is None
         }
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """How many numbers of a tick each part of an observation has, pictures left out."""
+        found = self.observed.items()
+        return {name: math.prod(shape) for name, (shape, dtype) in found if dtype == "float32"}
+
+    def box(self, workspace: Workspace) -> Box:
+        """Return a workspace with its places in an observation.
+
+        Raises:
+            TrimtabError: if it does not fit what is observed.
+        """
+        return workspace.box(self.numbers, self.obs_names, self.obs_units)
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -208,10 +240,16 @@ class Contract:
                 raise TrimtabError(f"{where}: {message}")
 
 
-def _whole(value: Any) -> int:
+def _whole(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is no whole number")
+        raise TrimtabError(f"{name} must be a whole number, got {value!r:.80}")
     return value
+
+
+def _real(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TrimtabError(f"{name} must be a number, got {value!r:.80}")
+    return float(value)
 
 
 def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
@@ -229,6 +267,21 @@ def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
             shape = tuple(row)
         found[name] = Part(shape, entry["dtype"], given, entry.get("remembered", ""))
     return found
+
+
+def _told(name: str, entry: Mapping[str, Any], part: Part) -> tuple[list[str], list[str]]:
+    """Return the names and the units of the numbers of a part; none of an input or a picture."""
+    if part.given is not None or part.dtype != "float32":
+        return [], []
+    names, units = (
+        told if isinstance(told := entry.get(key), list) and len(told) == part.size else None
+        for key in ("order", "units")
+    )
+    places = range(part.size)
+    return (
+        [str(one) for one in names] if names else [f"{name}[{place}]" for place in places],
+        ["" if one == UNTOLD else str(one) for one in units] if units else ["" for _ in places],
+    )
 
 
 def described_in(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,7 +322,10 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     path = folder / CONFIG
     inside = folder / "policy"
     if not path.exists() and (inside / CONFIG).is_file():
-        raise TrimtabError(f"bundle {folder}: is a run; its bundle is in {inside}")
+        raise TrimtabError(
+            f"bundle {folder}: is a run; trimtab export makes a bundle of it, and its weights are "
+            f"in {inside}"
+        )
     read = _parse_json(_read(path, f"bundle {folder}", MOST_JSON), str(path))
     config = checked_config(read, str(path))
     files = {}

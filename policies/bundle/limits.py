@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trimtab.errors import TrimtabError, nearest
 from trimtab.limits import inward
+from trimtab.policies.bundle.workspace import Workspace, finite_numbers
 
 __all__ = ["NO_LIMITS", "Limits", "Values"]
 
@@ -34,6 +35,8 @@ class Limits:
         jerk: most change of the acceleration a second, of commands that are velocities; it needs
             ``acceleration``. A position that is reached with a limited jerk needs a planner.
         of_velocities: whether the commands are velocities and not positions.
+        workspace: where the robot's measured position has to stay (also a mapping, which becomes
+            one). It limits no command: a robot that leaves it goes to its fallback.
     """
 
     low: float | tuple[float, ...] | None = None
@@ -42,12 +45,16 @@ class Limits:
     acceleration: float | tuple[float, ...] | None = None
     jerk: float | tuple[float, ...] | None = None
     of_velocities: bool = False
+    workspace: Workspace | None = None
 
     def __post_init__(self) -> None:
         for name in _TIGHTER:
             value = getattr(self, name)
             if isinstance(value, list | np.ndarray):  # such as a robot's own table
                 object.__setattr__(self, name, tuple(value))
+        box: Any = self.workspace
+        if box is not None and not isinstance(box, Workspace):  # such as of a robot's own YAML
+            object.__setattr__(self, "workspace", Workspace.parse(box))
         if self.jerk is not None and self.acceleration is None:
             raise TrimtabError("limits: jerk needs a limit of acceleration beside it")
         if self.jerk is not None and not self.of_velocities:
@@ -72,8 +79,8 @@ class Limits:
             TrimtabError: if an entry is unknown or of another type, or none is a limit; ``where``
                 names what states them.
         """
-        kinds: dict[str, Callable[[str, Any], Any]] = {name: _number for name in _TIGHTER}
-        kinds["of_velocities"] = _flag
+        kinds: dict[str, Callable[[str, Any], Any]] = {name: finite_numbers for name in _TIGHTER}
+        kinds |= {"of_velocities": _flag, "workspace": lambda _, value: value}
         if not isinstance(stated, Mapping):
             raise TrimtabError(f"{where}: limits must be a mapping, such as {{velocity: 1.0}}")
         for name in stated:
@@ -86,8 +93,9 @@ class Limits:
             raise TrimtabError(f"{where}: {error}") from error
         if found == cls(of_velocities=found.of_velocities):
             raise TrimtabError(
-                f"{where}: limits: states none; give one of {', '.join(_TIGHTER)}, or leave it "
-                "out: a robot is told by load_policy(…, limits=NO_LIMITS) that there are none"
+                f"{where}: limits: states none; give one of {', '.join(_TIGHTER)}, workspace, or "
+                "leave it out: a robot is told by load_policy(…, limits=NO_LIMITS) that there are "
+                "none"
             )
         return found
 
@@ -105,8 +113,8 @@ class Limits:
 
     def to_json(self) -> dict[str, Any]:
         """Return the limits that there are, as :meth:`parse` reads them."""
-        stated = asdict(self).items()
-        return {name: value for name, value in stated if value is not None and value is not False}
+        stated = {**asdict(self), "workspace": self.workspace and self.workspace.to_json()}
+        return {key: x for key, x in stated.items() if x is not None and x is not False}
 
     def tightened(self, other: Limits) -> Limits:
         """Return the limits within which both hold.
@@ -131,7 +139,8 @@ class Limits:
                     f"limits: {name}={given[1]}: the bundle states {given[0]}"
                 ) from error
             both[name] = tuple(bound) if isinstance(bound, list) else bound
-        return Limits(**both, of_velocities=self.of_velocities)
+        box = self.workspace.tightened(other.workspace) if self.workspace else other.workspace
+        return Limits(**both, of_velocities=self.of_velocities, workspace=box)
 
     def resolved(
         self, low: ArrayLike, high: ArrayLike, period: float | None
@@ -184,13 +193,6 @@ class Limits:
         if np.isnan(found).any():
             raise TrimtabError(f"limits: {name}={value!r}: is not a number")
         return found
-
-
-def _number(name: str, value: Any) -> Any:
-    numbers = value if isinstance(value, list | tuple) else [value]
-    if value is not None and not all(type(x) in (int, float) and np.isfinite(x) for x in numbers):
-        raise TrimtabError(f"limits: {name}={value!r}: give a finite number, or a list")
-    return tuple(map(float, value)) if isinstance(value, list | tuple) else value
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -14,7 +14,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import resolved, sha256_file
 from trimtab.observations import FLAT, Part
 from trimtab.policies.bundle.bundle import check_target, make_config
-from trimtab.policies.bundle.files import Contract
+from trimtab.policies.bundle.files import UNTOLD, Contract
 from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.bundle.onnx_policy import OnnxPolicy
 from trimtab.policies.bundle.withheld import write_black_box
@@ -159,7 +159,7 @@ def _described(foreign: ForeignPolicy) -> dict[str, Any]:
         },
     }
     if any(units):
-        found["obs_units"] = [unit or "not told" for unit in units]
+        found["obs_units"] = [unit or UNTOLD for unit in units]
     if contract.robot:
         found["action_names"] = list(contract.robot)
     if contract.units:

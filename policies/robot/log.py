@@ -27,6 +27,7 @@ from trimtab.files import read_bytes
 from trimtab.observations import FLAT
 from trimtab.policies.agent import ArrayObs
 from trimtab.policies.bundle.files import Contract
+from trimtab.policies.bundle.workspace import Workspace
 from trimtab.policies.robot.inference import Inference
 from trimtab.policies.robot.plan import Array
 
@@ -37,20 +38,20 @@ _HEAD = struct.Struct("<BQqII")  # kind, number, tick, length, checksum of the b
 _SUM = struct.Struct("<I")  # checksum of the head
 _TICK = struct.Struct("<BBdd")  # flags, events, time, reward
 _SETTINGS, _RESET, _PLAYED = range(3)
-_OBSERVED, _REWARDED, _RAISED, _SCORED = 1, 2, 4, 8
+_OBSERVED, _REWARDED, _RAISED, _SCORED, _OUTSIDE = 1, 2, 4, 8, 16
 _NOTHING, _ANSWER, _FAILURE = range(3)
 
 
 def described(thing: Any) -> dict[str, Any]:
     """Return a mode, a fallback or limits as JSON values: its class's name and its settings."""
-    settings = {
-        one.name: None
-        if (value := getattr(thing, one.name)) is None
-        else np.asarray(value).tolist()
-        for one in fields(thing)
-        if one.init
-    }
+    settings = {one.name: _plain(getattr(thing, one.name)) for one in fields(thing) if one.init}
     return {"name": type(thing).__name__, **settings}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Workspace):
+        return value.to_json()
+    return None if value is None else np.asarray(value).tolist()
 
 
 class TickLog:
@@ -104,6 +105,7 @@ class TickLog:
         reward: float | None,
         action: Array | None,
         score: float | None = None,
+        outside: bool = False,
     ) -> None:
         """Note a tick.
 
@@ -113,9 +115,10 @@ class TickLog:
             reward: the one that was reported before it, or None.
             action: what was played ``[A]``; None if an error was raised instead.
             score: how unfamiliar it was; None if nothing scores it.
+            outside: whether the robot has left its workspace.
         """
         flags = _OBSERVED * (obs is not None) + _REWARDED * (reward is not None)
-        flags += _RAISED * (action is None) + _SCORED * (score is not None)
+        flags += _RAISED * (action is None) + _SCORED * (score is not None) + _OUTSIDE * outside
         body = [_TICK.pack(flags, self.events.taken(), time.monotonic(), reward or 0.0)]
         if obs is not None:
             parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
@@ -247,6 +250,7 @@ class Played:
         events: what the inference did, for ``Repeated``.
         action: what was played ``[A]``, or None if an error was raised.
         score: how unfamiliar the tick was, or None if nothing scored it.
+        outside: whether the robot had left its workspace.
     """
 
     tick: int
@@ -256,6 +260,7 @@ class Played:
     events: int
     action: Array | None
     score: float | None = None
+    outside: bool = False
 
 
 @dataclass(frozen=True)
@@ -309,7 +314,8 @@ def _played(tick: int, body: bytes, contract: Contract) -> Played:
     score = float(taken((1,), "float64")[0]) if flags & _SCORED else None
     if at != len(body):
         raise ValueError("bytes are left over")
-    return Played(tick, moment, obs, reward if flags & _REWARDED else None, events, action, score)
+    earned = reward if flags & _REWARDED else None
+    return Played(tick, moment, obs, earned, events, action, score, bool(flags & _OUTSIDE))
 
 
 def read_log(path: str | Path) -> Log:

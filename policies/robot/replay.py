@@ -40,6 +40,7 @@ class Replay:
         rate: ticks a second, the median; None for fewer than two ticks in a row.
         longest: longest time between two ticks in a row, in seconds; None likewise.
         warned: ticks with a warning.
+        outside: where the robot has first left its workspace, in words; empty if it never has.
     """
 
     ticks: int
@@ -52,6 +53,7 @@ class Replay:
     rate: float | None
     longest: float | None
     warned: int
+    outside: str
 
     @property
     def passed(self) -> bool:
@@ -107,13 +109,15 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
     if not bundle and not Path(folder).is_dir():
         raise TrimtabError(f"{log.where}: its bundle {folder} is not there; give bundle=…")
     files = read_policy(folder)
-    if files.sha256 != log.settings.get("sha256"):
+    if files.sha256 != (written := str(log.settings.get("sha256"))):
+        place = log.settings.get("bundle")
         raise TrimtabError(
-            f"{log.where}: was written with another bundle than {folder}; give bundle=…"
+            f"{log.where}: was written with the bundle {written[:10]} at {place}; at {folder} is "
+            f"the bundle {files.sha256[:10]}: name a copy of the first by bundle="
         )
     runner, repeated = _runner(log, files, f"bundle {folder}")
     worst, count, differs, equal = 0.0, 0, "", True
-    resets, warned, gaps = 0, 0, []
+    resets, warned, gaps, outside = 0, 0, [], ""
     before: Played | None = None
     for step in log.steps(files.contract):
         if isinstance(step, Reset):
@@ -127,14 +131,18 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
         except TrimtabError:
             played = None
         count, warned = count + 1, warned + (runner.warning is not None)
+        place = f"tick {step.tick} after reset {resets}"
+        if runner.outside and not outside:
+            outside = f"{place}: {runner.outside}"
         if played is None or step.action is None:  # an error that was raised is raised again
             same = played is None and step.action is None
             error = 0.0 if same else np.inf
         else:
             same = played.tobytes() == step.action.tobytes()
             error = float(np.abs(played.astype(np.float64) - step.action).max())
+        same = same and bool(runner.outside) == step.outside
         if not same and equal:
-            differs = f"tick {step.tick} after reset {resets}"
+            differs = place
         equal, worst = equal and same, max(worst, error)
         if before is not None and step.tick == before.tick + 1:
             gaps.append(step.time - before.time)
@@ -153,6 +161,7 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
         rate=1.0 / middle if middle > 0 else None,
         longest=max(gaps, default=None),
         warned=warned,
+        outside=outside,
     )
 
 

@@ -50,9 +50,11 @@ class PolicyRunner(OnnxPolicy):
             requests without a usable answer; ``restarted``: processes that were started in the
             place of one that ended or hung; ``empty``: ticks for which the plan had no entry;
             ``fallback``: ticks on which the fallback was played; ``limited``: ticks on which a
-            limit changed the action; ``thrown_away``: answers that were asked for before a reset;
+            limit changed the action; ``thrown_away``: answers of requests before a reset or a stop;
             ``unlogged``: resets and ticks that the log could not take; ``warned``: ticks with a
-            warning.
+            warning; ``outside``: ticks since the robot has left its workspace.
+        outside: in words, what of the robot's position has left the workspace since the last reset;
+            empty for nothing. The fallback is played from that tick to the next reset, and no plan.
         warning: what is unfamiliar at the last tick, or None; a bundle without a calibrated warning
             never warns. It changes no action: what follows is the program's to decide.
         score: of the last tick, 1 at the edge of the reference episodes; None where it had no
@@ -110,6 +112,8 @@ class PolicyRunner(OnnxPolicy):
         period = None if contract.control_rate is None else 1.0 / contract.control_rate
         self.limits = (contract.limits or NO_LIMITS).tightened(limits or NO_LIMITS)
         self._limiter = Limiter.of(self.limits, self.action_low, self.action_high, period)
+        box = self.limits.workspace
+        self._box = None if box is None else contract.box(box)
         if fallback is not None:
             fallback.check(self._limiter.low, self._limiter.high)
         given = contract.evaluate_deterministic if deterministic is None else deterministic
@@ -172,6 +176,7 @@ class PolicyRunner(OnnxPolicy):
         self.warning: Unfamiliar | None = None
         self.score: float | None = None
         self.chunk_distance: float | None = None
+        self.outside = ""
         self._blind = 0  # ticks in a row without an observation, those left out included
         self._last, self._last_tick = force, -1  # the last command, and its tick
 
@@ -198,8 +203,8 @@ class PolicyRunner(OnnxPolicy):
             TrimtabError: if the observation has another shape, is not numeric or lacks a part, if
                 the reward is no finite number, or if ``tick`` is not after the last one. Where
                 there is no fallback, also if the observation is None, not finite or has a masked
-                value, if the policy fails or gives an action that is not finite, or if the plan has
-                no action for this tick.
+                value, if the policy fails or gives an action that is not finite, if the plan has no
+                action for this tick, or if the robot has left its workspace.
         """
         earned = None if reward is None else checked_array(reward, (), "reward")
         now = self.tick + 1 if tick is None else _whole(tick, "tick")
@@ -211,6 +216,7 @@ class PolicyRunner(OnnxPolicy):
             self._agent.rewarded(earned[None])
         if lost and observed is not None:  # the robot is elsewhere: the old plan never resumes
             self._timeline.drop_plan()
+        self._watch_workspace(observed)
         action: Array | None = None
         self.chunk_distance = None
         try:
@@ -224,7 +230,8 @@ class PolicyRunner(OnnxPolicy):
             self._warn(observed)
             if self._log is not None:
                 reported = None if earned is None else float(earned)
-                self._log.tick(now, observed, reported, action, self.score)
+                left = bool(self.outside)
+                self._log.tick(now, observed, reported, action, self.score, outside=left)
                 self.counts["unlogged"] = self._log.lost
         return action
 
@@ -232,7 +239,7 @@ class PolicyRunner(OnnxPolicy):
         """Return the action of tick ``now``; ask for a chunk if one is due."""
         self._timeline.advance(now)
         self._take_answer()
-        if observed is not None and self._timeline.due:
+        if observed is not None and self._timeline.due and not self.outside:
             self._ask(observed)
             self._take_answer()
         planned = self._timeline.planned()
@@ -241,6 +248,19 @@ class PolicyRunner(OnnxPolicy):
         self._last, self._last_tick = action.copy(), now  # the caller may write to what it gets
         self.counts["limited"] = self._limiter.count
         return action
+
+    def _watch_workspace(self, observed: ArrayObs | None) -> None:
+        """Look whether the robot's position is in its workspace; outside, the plan is dropped.
+
+        Only a reset ends that: the user decides when a robot that was stopped goes on.
+        """
+        if self._box is None:
+            return
+        if observed is not None and not self.outside:
+            self.outside = self._box.left_by(observed_row(observed, self.contract))
+            if self.outside:
+                self._timeline.drop_plan()
+        self.counts["outside"] += bool(self.outside)
 
     def _warn(self, observed: ArrayObs | None) -> None:
         """Score this tick."""
@@ -358,6 +378,8 @@ class PolicyRunner(OnnxPolicy):
         """Return the planned action, or that of the fallback."""
         if planned is not None and self._blind <= self._patience:
             return planned
+        if self.fallback is None and self.outside:
+            raise TrimtabError(f"workspace: {self.outside}; {_NO_FALLBACK}")
         if self.fallback is None:
             raise TrimtabError(f"the plan has no action for tick {self.tick}; {_NO_FALLBACK}")
         self.counts["fallback"] += 1

@@ -178,20 +178,9 @@ def observed_row(obs: ArrayObs, contract: Contract) -> Values:
     Pictures are left out.
     """
     parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
-    chosen = [name for name, (_, dtype) in contract.observed.items() if dtype == "float32"]
-    row: Values = np.concatenate([parts[name].ravel() for name in chosen]).astype(np.float64)
+    chosen = [parts[name].ravel() for name in contract.numbers]
+    row: Values = np.concatenate(chosen).astype(np.float64)
     return row
-
-
-def entry_names(config: Mapping[str, Any], contract: Contract) -> tuple[str, ...]:
-    """Return a name for each number of :func:`observed_row`: the contract's, or its place."""
-    names: list[str] = []
-    for part, (shape, dtype) in contract.observed.items():
-        order, size = config["inputs"][part].get("order"), math.prod(shape)
-        known = isinstance(order, list) and len(order) == size
-        called = order if known else [f"{part}[{index}]" for index in range(size)]
-        names += called if dtype == "float32" else []
-    return tuple(names)
 
 
 def detector_of(files: PolicyFiles, where: str) -> Detector | None:
@@ -208,7 +197,7 @@ def detector_of(files: PolicyFiles, where: str) -> Detector | None:
     read = read_safetensors(data, where)
     tensors: dict[str, Any] = {name: one.astype(np.float64) for name, one in read.items()}
     numbers = {name: value for name in _NUMBERS if (value := stated.get(name)) is not None}
-    names = entry_names(files.config, files.contract)
+    names = files.contract.obs_names
     *rows, stored = (tensors.get(name, np.empty(0)) for name in _TENSORS)
     right = (
         set(tensors) == set(_TENSORS)

@@ -14,10 +14,12 @@ from foreign_networks import contract, linear, port, recurrent, saved
 from onnx import helper
 
 from trimtab.benchmarks.artefacts.export import export_policy
+from trimtab.benchmarks.cli.main import run as command
 from trimtab.benchmarks.training.base import load_base
 from trimtab.benchmarks.training.judging import BundleJudge
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.bundle.workspace import Workspace
 from trimtab.policies.opening import load_policy
 from trimtab.policies.runtime import Limits, PolicyRunner
 
@@ -398,6 +400,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no size": ({"observation": {"terms": {"o": {}}}}, "terms.o.size: is missing"),
     "gains": ({"gains": {"stiffness": 1, "damping": [1, -1]}}, "gains.damping: must be at least 0"),
     "limits": ({"limits": []}, "limits: must be a mapping"),
+    "limit": ({"limits": {"velocity": math.inf}}, "yaml: limits: velocity=inf: give a finite"),
+    "long limit": ({"limits": {"velocity": 10**400}}, "give a finite number"),
+    "long rate": ({"control_rate": 10**400}, "control_rate: must be decisions a second"),
     "range": (
         {"observation": {"terms": {"o": {"size": 2, "range": [5, -5]}}}},
         "observation.terms.o.range: low 5 is not below high -5 at 0",
@@ -451,11 +456,44 @@ def test_no_tag_of_a_contract_is_carried_out(tmp_path: Path) -> None:
         export_policy(str(network), str(tmp_path / "bundle"), contract=str(place))
 
 
+def test_an_export_replaces_no_bundle_of_another_policy(tmp_path: Path) -> None:
+    network = linear(tmp_path / "n.onnx", np.eye(2, dtype=np.float32))
+    other = linear(tmp_path / "other.onnx", -np.eye(2, dtype=np.float32))
+    opened(network, tmp_path, **LINEAR)
+    bundle, place = tmp_path / "bundle", str(tmp_path / "contract.yaml")
+    (bundle / "golden.safetensors").write_bytes(b"damaged")
+    assert opened(network, tmp_path, **LINEAR, control_rate=9).control_rate == 9  # the same file
+    before = (bundle / "config.json").read_bytes()
+    export_policy(str(other), str(tmp_path / "other"), contract=place)
+    for _ in range(2):
+        export_policy(str(network), str(tmp_path / "packed"), contract=place, lerobot=True)
+    again = "another bundle is there already; name a new folder, or remove that one"
+    for source, out in ((other, bundle), (tmp_path / "other", bundle), (other, "packed")):
+        told = place if source.suffix else ""
+        with pytest.raises(TrimtabError, match=again):
+            export_policy(str(source), str(tmp_path / out), contract=told, lerobot=out == "packed")
+    assert (bundle / "config.json").read_bytes() == before
+    for out, told in ((bundle / "rows", "lies within"), ("/proc/x", "cannot be written")):
+        with pytest.raises(TrimtabError, match=f"evaluate: out={out}.* {told}"):
+            command(["evaluate", f"policy={bundle}", f"out={out}"])
+    (bundle / "config.json").write_text("{}")  # nothing says what it was
+    with pytest.raises(TrimtabError, match=again):
+        export_policy(str(network), str(bundle), contract=place)
+    with pytest.raises(TrimtabError, match="lies within .*bundle, a bundle"):
+        command(["calibrate", f"bundle={bundle}", "dataset=x", f"out={bundle / 'inner'}"])
+    (tmp_path / "x.pt2").write_bytes(b"mine")
+    with pytest.raises(TrimtabError, match=r"x\.pt2: is there already; name a new file"):
+        export_policy(str(tmp_path / "other"), str(tmp_path / "x.pt2"))
+    assert (tmp_path / "x.pt2").read_bytes() == b"mine"
+
+
 def test_limits_of_commands_may_be_given_by_joint(tmp_path: Path) -> None:
     network = linear(tmp_path / "n.onnx", np.eye(2, dtype=np.float32))
-    by_joint = {"joints": {"robot": ["hip", "knee"]}, "limits": {"velocity": {"knee": 2, "hip": 1}}}
+    box = {"position": ["o.0"], "low": 0.1}
+    limits = {"velocity": {"knee": 2, "hip": 1}, "workspace": box}
+    by_joint = {"joints": {"robot": ["hip", "knee"]}, "limits": limits}
     runner = opened(network, tmp_path, **LINEAR, **by_joint, control_rate=10)
-    assert runner.contract.limits == Limits(velocity=(1.0, 2.0))
+    assert runner.contract.limits == Limits(velocity=(1.0, 2.0), workspace=Workspace.parse(box))
 
 
 def test_limits_that_a_task_has_may_be_written_down_too(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
 
+from trimtab.benchmarks.artefacts.export import check_beside
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.cli.screen import print_line, progress_bar
 from trimtab.benchmarks.training.dataset import load_dataset
@@ -26,7 +28,7 @@ from trimtab.policies.bundle.bundle import add_warning
 from trimtab.policies.bundle.onnx_policy import PolicyFiles, read_policy
 from trimtab.policies.robot.modes import RecedingHorizon
 from trimtab.policies.robot.runner import PolicyRunner
-from trimtab.policies.robot.warning import Detector, entry_names, episode_threshold
+from trimtab.policies.robot.warning import Detector, episode_threshold
 
 __all__ = ["calibrate"]
 
@@ -47,7 +49,8 @@ def calibrate(
     """Write a bundle with a warning, and print how often it is a false one.
 
     A quarter of the episodes is the reference, half of them calibrate, and a quarter, which has
-    decided nothing, checks the share of false alarms.
+    decided nothing, checks the share of false alarms. If the policy was trained on these very
+    episodes, that is told, and stands in the bundle.
 
     Raises:
         TrimtabError: if the data does not fit the bundle, or has too few successful episodes, or
@@ -57,11 +60,18 @@ def calibrate(
         raise TrimtabError(f"calibrate: delta={delta:g}: give a share below 1, such as 0.05")
     if os.path.lexists(out) and not (os.path.exists(bundle) and os.path.samefile(out, bundle)):
         raise TrimtabError(f"calibrate: out={out}: is there already; name a new folder, or bundle=")
+    check_beside("calibrate", Path(bundle), Path(out))
     files = read_policy(bundle)
     data = _data(files, bundle, [f"dataset={dataset}", *overrides])
     episodes = [episode for episode in data.episodes if episode.success is not False]
     if left_out := len(data) - len(episodes):
         logger.info("%s: %d episodes without success are left out", data.id, left_out)
+    if seen := data.content_hash == (files.config["training"] or {}).get("dataset_hash"):
+        logger.warning(
+            "%s: the policy was trained on it, so its chunks may be steadier there than elsewhere, "
+            "and false alarms more often than is said; calibrate with other episodes",
+            data.id,
+        )
     order = np.random.default_rng(seed).permutation(len(episodes))[:_MOST]
     quarter = len(order) // 4
     needed = math.ceil(1 / delta - 1 - 1e-9)
@@ -87,6 +97,7 @@ def calibrate(
         "delta": delta,
         "episodes": len(order) - 2 * quarter,
         "dataset": data.id,
+        **({"trained_on": True} if seen else {}),
         "checked": {"episodes": quarter, "alarms": alarms, "low": rate.low, "high": rate.high},
     }
     add_warning(bundle, out, entry, safetensors.numpy.save(detector.tensors()))
@@ -122,8 +133,8 @@ def _data(files: PolicyFiles, bundle: str, words: list[str]) -> Dataset:
 
 def _fit(files: PolicyFiles, where: str, episodes: Sequence[Episode], interval: int) -> Detector:
     """Return a detector without a threshold, whose reference are these episodes."""
-    names = entry_names(files.config, files.contract)
-    detector = Detector.fit([episode.observations[:-1] for episode in episodes], names)
+    rows = [episode.observations[:-1] for episode in episodes]
+    detector = Detector.fit(rows, files.contract.obs_names)
     detector = replace(detector, interval=interval)
     runner = _runner(files, where, detector)
     found = [d for episode in episodes for _, d in _played(runner, episode) if d is not None]
@@ -133,7 +144,8 @@ def _fit(files: PolicyFiles, where: str, episodes: Sequence[Episode], interval: 
 
 def _runner(files: PolicyFiles, where: str, detector: Detector) -> PolicyRunner:
     mode = RecedingHorizon(detector.interval)
-    return PolicyRunner(files.contract, files.model, where, mode=mode, detector=detector)
+    free = replace(files.contract, limits=None)  # no robot moves
+    return PolicyRunner(free, files.model, where, mode=mode, detector=detector)
 
 
 def _played(runner: PolicyRunner, episode: Episode) -> Iterator[tuple[float, float | None]]:

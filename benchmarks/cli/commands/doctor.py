@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trimtab.benchmarks.cli.robot import examine_robot
 from trimtab.benchmarks.cli.surroundings import answer_stream
+from trimtab.errors import TrimtabError
 
 __all__ = ["doctor"]
 
@@ -20,7 +21,15 @@ def doctor(out: str, format: str, bundle: str = "") -> int:
 
     With ``bundle``, or where no package of training is installed, it asks for what a robot needs;
     there only the standard library is sure to be there.
+
+    Raises:
+        TrimtabError: if ``bundle`` is no bundle.
     """
+    if bundle and not (Path(bundle) / "config.json").is_file():
+        raise TrimtabError(
+            f"doctor: bundle={bundle}: has no config.json; give a bundle's folder, which trimtab "
+            "export writes"
+        )
     if bundle or not any(map(importlib.util.find_spec, _TRAINING)):
         findings = examine_robot(Path(bundle) if bundle else None)
     else:

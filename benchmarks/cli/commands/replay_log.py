@@ -41,6 +41,8 @@ def _told(found: Replay) -> str:
         lines.append(f"{found.rate:.1f} ticks a second, {longest}")
     if found.warned:
         lines.append(f"{found.warned} ticks were unlike the data of the policy (a warning)")
+    if found.outside:
+        lines.append(f"the robot left its workspace at {found.outside}")
     if found.cut:
         lines.append("the log ends within a record: the program was killed while it wrote")
     return "\n".join(lines)

@@ -12,6 +12,8 @@ import pytest
 
 from trimtab.benchmarks.artefacts.headless import Trial
 from trimtab.benchmarks.cli import doctor, robot
+from trimtab.benchmarks.cli.main import run
+from trimtab.errors import TrimtabError
 from trimtab.processor import processor_kind
 
 
@@ -101,7 +103,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_robot_is_asked_for_what_it_needs() -> None:
+def test_a_robot_is_asked_for_what_it_needs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ON_A_ROBOT, "doctor"], capture_output=True, text=True
     )
@@ -109,13 +111,17 @@ def test_a_robot_is_asked_for_what_it_needs() -> None:
     needed = {"numpy", "onnxruntime", "threads", "bundle"}
     assert needed <= {*done.stdout.split()}
     assert "torch" not in done.stdout and "gymnasium" not in done.stdout
-    words = ["doctor", "bundle=nowhere", "--format=json"]
+    (tmp_path / "config.json").write_text("{}")
+    words = ["doctor", f"bundle={tmp_path}", "--format=json"]
     done = subprocess.run(
         [sys.executable, "-c", ON_A_ROBOT, *words], capture_output=True, text=True
     )
     found = {one["what"]: one for one in json.loads(done.stdout)}
     assert (done.returncode, done.stderr) == (1, "") and needed <= found.keys()
-    assert "nowhere" in found["bundle"]["message"]
+    assert "is not the config of a Trimtab bundle" in found["bundle"]["message"]
+    with pytest.raises(TrimtabError, match="bundle=nowhere: has no config.json") as raised:
+        run(["doctor", "bundle=nowhere"])
+    assert raised.value.exit_code == 2
 
 
 def test_a_robot_is_told_what_is_old_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:

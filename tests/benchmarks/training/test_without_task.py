@@ -167,6 +167,11 @@ def test_a_contract_beside_the_data_reaches_the_bundle(tmp_path: Path) -> None:
         ("action: {low: -1e-9, high: 1e-9}", "and the data leaves that"),
         ("limits: {speed: 1}", "limits: there is no entry 'speed'"),
         ("limits: {velocity: [1, 2, 3]}", "give one number, or 2"),
+        ("limits: {workspace: {position: 9, low: 0}}", "no entry 9; the observation has"),
+        (
+            "observation: {units: rad}\nlimits: {workspace: {position: 0, low: 0}}",
+            "is observed in rad, and a workspace is in metres",
+        ),
         ("control_rate: fast", "control_rate must be actions a second, got 'fast'"),
         ("control_rate: 0", "control_rate must be actions a second, got 0"),
         ("control_rate: 25", "control_rate is 25, and the data has 10"),

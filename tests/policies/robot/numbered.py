@@ -70,7 +70,10 @@ def contract(
     parts = {name: Part(shape, given=0.0) for name, shape in shapes.items()}
     size = 1 + sum(part.size for part in parts.values())
     parts = {"obs": Part((1,)), **parts} if told else {}
-    return Contract(size, horizon, act_steps, 1, (1,), (-limit,), (limit,), 50.0, True, parts)
+    return Contract(
+        size, horizon, act_steps, 1, (1,), (-limit,), (limit,), 50.0, True, parts,
+        obs_names=("x",), obs_units=("m",),
+    )  # fmt: skip
 
 
 class Late(Inference):
