@@ -252,9 +252,10 @@ def test_a_peer_of_another_environment_says_what_lacks(monkeypatch: pytest.Monke
     monkeypatch.setattr(speed, "cores", lambda: 1)
     (pair,) = [one for one in speed.all_pairs() if one.name == "td3_bc_update"]
     monkeypatch.delenv("TRIMTAB_D3RLPY", raising=False)
-    assert speed.measure(pair, rounds=1, scale=1e-4).peer_name == "d3rlpy: not installed"
+    measured = functools.partial(speed.measure, rounds=1, scale=1e-4, begin=speed.begin_here)
+    assert measured(pair).peer_name == "d3rlpy: not installed"
     monkeypatch.setenv("TRIMTAB_D3RLPY", sys.executable)  # a Python without d3rlpy
-    row = speed.measure(pair, rounds=1, scale=1e-4)
+    row = measured(pair)
     assert row.peer is None and row.ours > 0
     assert (row.peer_name or "").startswith("d3rlpy: does not run (RuntimeError: d3rlpy's process")
 
