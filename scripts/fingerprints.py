@@ -92,7 +92,7 @@ def measure_elsewhere(
     """Return the rows of some ids, by id, measured in a process of its own.
 
     Args:
-        ids: of one family.
+        ids: of any families.
         variables: of the process's environment, beside those of this one. With them a row also
             has the kind of ``processor`` that they make of this one.
     """

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.benchmarks.artefacts import headless, video
 from trimtab.benchmarks.artefacts.headless import Trial, choose_renderer, try_renderers
-from trimtab.benchmarks.cli.main import run
+from trimtab.benchmarks.cli.main import main, run
 from trimtab.benchmarks.training.evaluate import Evaluator, Scores
 from trimtab.envs.registry import list_tasks, make
 from trimtab.errors import TrimtabError
@@ -240,13 +240,6 @@ def test_renderers_are_tried_and_their_reasons_told(
     assert headless.candidates() == ("egl", "osmesa", "glfw")
 
 
-def evaluated(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "evaluate", *words],
-        cwd=place, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-
-
 def test_the_command_gives_the_same_scores_and_a_film(
     tiny: Any,
     drawing: str,
@@ -271,10 +264,13 @@ def test_the_command_gives_the_same_scores_and_a_film(
 
 
 def test_a_machine_that_cannot_draw_is_told_before_judging(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(headless.VARIABLE, "paintbrush")
-    answer = evaluated(f"policy={tiny.base}", "episodes=3", "video=x.mp4", place=tmp_path)
-    assert answer.returncode == 2 and answer.stdout == ""
-    assert len(answer.stderr.strip().splitlines()) == 1 and "paintbrush" in answer.stderr
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", f"policy={tiny.base}", "episodes=3", "video=x.mp4"])
+    shown = capfd.readouterr()
+    assert ended.value.code == 2 and shown.out == ""
+    assert len(shown.err.strip().splitlines()) == 1 and "paintbrush" in shown.err
     assert not list(tmp_path.iterdir())

@@ -49,11 +49,11 @@ def test_a_task_trains_evaluates_and_is_ranked_by_gymnasiums_id(
     assert again["return"] == first["return"] and again["updates"] == first["updates"]
 
 
-def test_workers_find_it_too(toys: ModuleType, tmp_path: Path) -> None:
+def test_a_worker_finds_it_too(toys: ModuleType, tmp_path: Path) -> None:
     words = ["env=gymnasium:toys:toys/Right-v0", *SAC, f"out={tmp_path}", "-m", "seed=0,1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(str(toys.__file__)).parent), prepend=":")
-        assert carry_out(["train", *words, "workers=2"]) == 0
+        assert carry_out(["train", *words, "workers=1"]) == 0
     assert len(list(tmp_path.rglob("result.json"))) == 2
 
 

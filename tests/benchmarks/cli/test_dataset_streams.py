@@ -77,15 +77,18 @@ def test_memory_does_not_grow_with_the_dataset(
     }  # fmt: skip
     for name, words in works.items():
         peaks = []
-        for source in ("few", "few", "many"):  # the first imports what is needed
+        for number, source in enumerate(("few", "few", "many")):
             convert = name in FORMATS
             path = f"{name}-{source}-{FORMATS[name]}" if convert else ""
             asked = (f"from={source}", f"to={path}") if convert else (f"path={source}",)
-            peaks.append(peak_of(lambda words=words, asked=asked: command(*words, *asked)))  # type: ignore[misc]
+            if number == 0:  # imports what is needed, which takes long where memory is traced
+                command(*words, *asked)
+            else:
+                peaks.append(peak_of(lambda words=words, asked=asked: command(*words, *asked)))  # type: ignore[misc]
             told = json.loads(capsys.readouterr().out)
             if convert:
                 assert told["content_hash"] == told["content_hash_before"]
-        growth[name] = (peaks[2] - peaks[1]) / (many - few)
+        growth[name] = (peaks[1] - peaks[0]) / (many - few)
     # A dimension of all steps is held at a time, of 63, in double precision and sorted for ranks.
     assert not {name: share for name, share in growth.items() if share > 0.3}
     assert len(list((tmp_path / "runs" / "streams").iterdir())) >= 2

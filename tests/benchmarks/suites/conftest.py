@@ -20,8 +20,6 @@ from trimtab.benchmarks.training.rows import read_episodes
 
 STEPS = 3000
 """Updates of a clone: as many as take some seconds, in which something can happen to it."""
-FEW = 300
-"""Updates of a clone to which nothing happens."""
 SUITE = {
     "title": "Tiny",
     "seeds": [0, 1],
@@ -55,7 +53,6 @@ class Found:
     weights: dict[str, bytes] = field(repr=False)
 
 
-@dataclass(frozen=True)
 class TinySuite:
     """A suite of a few seconds; with a task of its own a run, and one that starts from another.
 
@@ -63,11 +60,11 @@ class TinySuite:
         steps: updates of a clone.
     """
 
-    steps: int
+    steps = STEPS
 
-    def write(self, folder: Path, steps: int | None = None) -> None:
+    def write(self, folder: Path, steps: int = STEPS) -> None:
         """Write the suite's file, with clones of so many updates."""
-        offline = f"offline_steps={steps or self.steps}"
+        offline = f"offline_steps={steps}"
         text = yaml.safe_dump(SUITE).replace(f"offline_steps={STEPS}", offline)
         (folder / "tiny.yaml").write_text(text)
 
@@ -99,13 +96,7 @@ class TinySuite:
 @pytest.fixture(scope="session")
 def tiny_suite() -> TinySuite:
     """The suite."""
-    return TinySuite(STEPS)
-
-
-@pytest.fixture(scope="session")
-def short_suite() -> TinySuite:
-    """The suite with clones of fewer updates."""
-    return TinySuite(FEW)
+    return TinySuite()
 
 
 @pytest.fixture

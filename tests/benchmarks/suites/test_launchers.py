@@ -34,14 +34,6 @@ def here(tiny_suite: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tiny_suite.found(folder)
 
 
-@pytest.fixture(scope="module")
-def short_here(short_suite: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the suite of fewer updates finds in processes of this machine."""
-    folder = tmp_path_factory.mktemp("short-here")
-    short_suite.bench(folder, "workers=2")
-    return short_suite.found(folder)
-
-
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the files of jobs looked at often."""
@@ -102,10 +94,10 @@ def test_slurm_finds_the_same_although_a_job_is_preempted_and_another_one_killed
 
 
 def test_submitits_own_executor_finds_the_same_with_two_runs_a_job(
-    short_here: Any, short_suite: Any, soon: None, tmp_path: Path
+    here: Any, tiny_suite: Any, soon: None, tmp_path: Path
 ) -> None:
-    short_suite.bench(tmp_path, "launcher=slurm", "launcher.cluster=local", "launcher.runs_a_job=2")
-    assert short_suite.found(tmp_path) == short_here
+    tiny_suite.bench(tmp_path, "launcher=slurm", "launcher.cluster=local", "launcher.runs_a_job=2")
+    assert tiny_suite.found(tmp_path) == here
     assert len(list(tmp_path.rglob("*_submitted.pkl"))) == 2  # the clones, then the frozen one
 
 
@@ -127,17 +119,14 @@ def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
     )  # fmt: skip
     out = tmp_path / "runs" / "suites" / "tiny"
     in_time((out / "suite.json").is_file)
-    states: list[str] = []
 
-    def done() -> bool:
-        time.sleep(1)
-        now = json.loads(tiny_suite.bench(tmp_path, "status", "format=json"))
-        states.append(now["state"])
-        return states[-1] != "running"
+    def state() -> str:
+        now: str = json.loads(tiny_suite.bench(tmp_path, "status", "format=json"))["state"]
+        return now
 
-    in_time(done)
-    assert states[0] == "running" and states[-1] == "done"
-    assert process.wait() == 0
+    assert state() == "running"
+    assert process.wait(240) == 0
+    assert state() == "done"
     assert tiny_suite.found(tmp_path, "there") == here
     assert "3 of 3 runs are done" in tiny_suite.bench(tmp_path, "status")
     # A process that is gone is told from one that goes on.

@@ -60,7 +60,7 @@ def test_two_sweeps_on_the_same_folders_do_each_run_once(
     monkeypatch.delenv("COLUMNS", raising=False)  # in a narrow table words are cut off
 
     words = [word for word in words_of(tiny, "sac", tmp_path / "both") if word != "seed=0"]
-    words = ["train", "-m", *words, "seed=0,1"]
+    words = ["train", "-m", *words, "seed=0,1", "workers=1"]
 
     def sweep() -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words]
