@@ -113,7 +113,7 @@ class Collector:
         self.agent = Agent(
             self._explore,
             envs.num_envs,
-            PolicyInputs(history=history),
+            PolicyInputs(history=history, every_tick=algorithm.policy.spec.every_tick),
             act_steps=envs.single_action_space.shape[0],
             deterministic=True,  # a method draws its own noise
         )

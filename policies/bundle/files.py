@@ -74,6 +74,7 @@ class Contract:
         evaluate_deterministic: whether this policy is judged with zero noise.
         parts: the parts of an observation by name; empty where it is one flat vector.
         history: observations that the policy reads, those of the last decisions.
+        every_tick: whether they are those of the last control ticks.
         tolerance: largest difference of a replayed golden action, raw units.
         limits: of a robot's commands; None if the bundle states none.
     """
@@ -91,6 +92,7 @@ class Contract:
     history: int = 1
     tolerance: float = TOLERANCE
     limits: Limits | None = None
+    every_tick: bool = False
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], where: str) -> Contract:
@@ -122,6 +124,7 @@ class Contract:
                 control_rate=None if rate is None else float(rate),
                 evaluate_deterministic=bool(config["evaluate_deterministic"]),
                 tolerance=float(config.get("tolerance", TOLERANCE)),
+                every_tick=bool(config.get("history_of_ticks", False)),
             )
         except KeyError as error:
             raise TrimtabError(f"{where}: has no entry {error}; {_AGAIN}") from error
@@ -136,7 +139,7 @@ class Contract:
     @property
     def inputs(self) -> PolicyInputs:
         """What the policy reads at each decision."""
-        return PolicyInputs(self.noise_shape, self.parts, self.history)
+        return PolicyInputs(self.noise_shape, self.parts, self.history, every_tick=self.every_tick)
 
     @property
     def observed(self) -> dict[str, tuple[tuple[int, ...], str]]:
