@@ -78,10 +78,9 @@ class ConditionalUNet(nn.Module):
 
         widths = list(pairwise([channels, *hidden]))
         self.down_modules = nn.ModuleList(
-            nn.ModuleList([block(narrow, wide), block(wide, wide), nn.Conv1d(wide, wide, 3, 2, 1)])
-            for narrow, wide in widths
+            nn.ModuleList([block(*pair), block(pair[1], pair[1]), _halving(pair[1], not last)])
+            for last, pair in zip([*[False] * (len(widths) - 1), True], widths, strict=True)
         )
-        self.down_modules[-1][2] = nn.Identity()  # type: ignore[index]
         self.mid_modules = nn.ModuleList(block(hidden[-1], hidden[-1]) for _ in range(2))
         self.up_modules = nn.ModuleList(
             nn.ModuleList([
@@ -95,30 +94,36 @@ class ConditionalUNet(nn.Module):
             nn.Conv1d(hidden[0], channels, 1),
         )
 
-    def forward(self, noisy: Tensor, level: Tensor, condition: Tensor) -> Tensor:
+    def forward(self, noisy: Tensor, noise_level: Tensor, condition: Tensor) -> Tensor:
         """Return what the network says of the noise, or of the clean chunk: ``[B, L, C]``.
 
         Args:
             noisy: chunks ``[B, L, C]``.
-            level: number of the noise level ``[B]``, or ``[1]`` for all rows.
+            noise_level: number of the noise level ``[B]``, or ``[1]`` for all rows.
             condition: ``[B, D]``.
         """
-        angle = level[:, None] * self.frequencies
+        angle = noise_level[:, None] * self.frequencies
         told = self.diffusion_step_encoder(torch.cat([angle.sin(), angle.cos()], dim=-1))
         told = torch.cat([told.expand(condition.shape[0], -1), condition], dim=-1)
         seen: list[Tensor] = []
         x = noisy.transpose(1, 2)
-        for first, second, halve in self.down_modules:  # type: ignore[misc]
+        for level in self.down_modules:
+            first, second, halve = level.children()
             x = second(first(x, told), told)
             seen.append(x)
             x = halve(x)
         for block in self.mid_modules:
             x = block(x, told)
-        for first, second, double in self.up_modules:  # type: ignore[misc]
+        for level in self.up_modules:
+            first, second, double = level.children()
             x = second(first(torch.cat([x, seen.pop()], dim=1), told), told)
             x = double(x)
         result: Tensor = self.final_conv(x).transpose(1, 2)
         return result
+
+
+def _halving(width: int, there: bool) -> nn.Module:
+    return nn.Conv1d(width, width, 3, 2, 1) if there else nn.Identity()
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, groups: int) -> nn.Sequential:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,9 @@ DP_POLICY = {
 }  # fmt: skip
 
 
-def diffusion_policy(path: Path, without: str = "", **policy: Any) -> Path:
+def diffusion_policy(
+    path: Path, without: str = "", pickled: bytes = b"\x80\x02K\x03.", **policy: Any
+) -> Path:
     """Write a checkpoint of Diffusion Policy, its averaged weights beside others."""
     dummy = {"_dummy_variable": np.zeros(0, "f4"), "mask_generator._dummy_variable": np.zeros(0)}
     averaged = {f"model.{name}": value for name, value in DP_WEIGHTS.items()} | dummy
@@ -196,7 +198,7 @@ def diffusion_policy(path: Path, without: str = "", **policy: Any) -> Path:
     content = {
         "cfg": OmegaConf.create({"policy": DP_POLICY | policy, "n_obs_steps": 99}),
         "state_dicts": {"model": other, "ema_model": state},
-        "pickles": {"global_step": b"\x80\x02K\x03."},
+        "pickles": {"global_step": pickled},
     }
     torch.save(content, path)
     return path
@@ -396,9 +398,3 @@ CASES: Mapping[str, Any] = {
     "lerobot": (lerobot_diffusion, lerobot_diffusion_acts, OBS + ENVIRONMENT),
     "lerobot act": (lerobot_act, lerobot_act_acts, OBS + ENVIRONMENT),
 }
-
-
-def files() -> Iterator[tuple[str, Callable[..., Path]]]:
-    """Yield the name of each layout, and what writes it."""
-    for name, (write, *_) in CASES.items():
-        yield name, write

@@ -14,11 +14,14 @@ from omegaconf import OmegaConf
 
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.errors import TrimtabError
+from trimtab.policies.agent import Agent, PolicyInputs
 from trimtab.policies.bundle.adjusting import adjusted
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.bundle.limits import NO_LIMITS
 from trimtab.policies.imports.actors import Unsaid
 from trimtab.policies.imports.weights import read_actor
+from trimtab.policies.robot.delayed import Latency, Timing
+from trimtab.policies.robot.modes import RecedingHorizon
 from trimtab.policies.runtime import load_policy
 from trimtab.types import PolicySpec
 
@@ -143,3 +146,30 @@ def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> 
     np.testing.assert_allclose(played, [*planned[0, :2], planned[1, 0]], atol=2e-4)
     faster = adjusted(bundle.policy, {"sampler": "ddim", "sampling_steps": 2})
     assert faster.noise_shape == (files.HORIZON, 2)
+
+
+@pytest.mark.parametrize("by_ticks", [False, True])
+def test_a_history_of_ticks_has_what_was_seen_within_chunks(by_ticks: bool) -> None:
+    seen: list[Any] = []
+
+    def decide(obs: Any, noise: Any) -> Any:
+        seen.append(obs[0, :, 0].tolist())
+        return np.zeros((1, 3, 1), np.float32)
+
+    inputs = PolicyInputs((0,), history=2, every_tick=by_ticks)
+    robot = Agent(decide, 1, inputs, act_steps=3)
+    timing = Timing(lambda: RecedingHorizon(3), Latency(), 3, 3, 0.1)
+    simulated = timing.over(Agent(decide, 1, inputs, act_steps=3))
+    robot.reset(seeds=[0])
+    simulated.reset(seeds=[0])
+    for tick in range(7):
+        now = np.full((1, 1), tick, np.float32)
+        robot.step(now)
+        simulated.act(now)
+    later = [[2, 3], [5, 6]] if by_ticks else [[0, 3], [3, 6]]
+    assert seen == [both for both in [[0, 0], *later] for _ in range(2)]
+    if by_ticks:
+        with pytest.raises(
+            TrimtabError, match="last 2 control ticks, .* trimtab evaluate delay_ms"
+        ):
+            robot.act(np.zeros((1, 1), np.float32))
