@@ -38,6 +38,7 @@ _STATE, _ENVIRONMENT = "observation.state", "observation.environment_state"
 _MIGRATION = "python -m lerobot.processor.migrate_policy_normalization"
 _RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 _HARMLESS = ("rename_observations_processor", "to_batch_processor", "device_processor")
+_SAMPLERS = {"DDPM": "ddpm", "DDIM": "ddim"}
 _ONLY: Mapping[str, tuple[Any, ...]] = {
     "variance_type": ("fixed_small", "fixed_small_log"),
     "set_alpha_to_one": (True,),
@@ -190,7 +191,9 @@ def _unet(
     )  # fmt: skip
 
 
-def _schedule(where: str, name: str, said: Mapping[str, Any], steps: int | None) -> dict[str, Any]:
+def _schedule(
+    where: str, scheduler: str, said: Mapping[str, Any], steps: int | None
+) -> dict[str, Any]:
     """Return keywords of the policy for a scheduler of diffusers.
 
     Raises:
@@ -202,13 +205,14 @@ def _schedule(where: str, name: str, said: Mapping[str, Any], steps: int | None)
     found = said.get("prediction_type", "epsilon")
     if found not in ("epsilon", "sample"):
         other.append(f"prediction_type: {found}")
-    if name not in ("DDPM", "DDIM") or other:
-        listed = ", ".join([name, *other])[:200]
+    if other or scheduler not in _SAMPLERS:
+        listed = ", ".join([scheduler, *other])[:200]
         raise TrimtabError(f"{where}: its noise scheduler ({listed}) is not read; {_OTHER_WAY}")
     levels = said["num_train_timesteps"]
     kept = {key: said[key] for key in ("beta_schedule", "beta_start", "beta_end") if key in said}
     return {
-        "train_steps": levels, "sampler": name.lower(), "sampling_steps": steps or levels, **kept,
+        "train_steps": levels, "sampling_steps": steps or levels, "sampler": _SAMPLERS[scheduler],
+        **kept,
         "clip": said.get("clip_sample_range", 1.0) if said.get("clip_sample", True) else None,
         "says_clean": found == "sample",
     }  # fmt: skip
@@ -265,18 +269,18 @@ def diffusion_policy(archive: TensorArchive, unsaid: Unsaid) -> ChunkActor:
         horizon, start = played, 0
     nodes = setting("policy", "noise_scheduler", kind=dict)
     said = {str(key): _node(value) for key, value in nodes.items()}
-    name = str(said.pop("_target_", "")).rpartition(".")[2].removesuffix("Scheduler")
+    sampler = str(said.pop("_target_", "")).rpartition(".")[2].removesuffix("Scheduler")
     steps = setting("policy", "num_inference_steps", kind=int | None)
-    keywords = _schedule(where, name, said, steps)
+    keywords = _schedule(where, sampler, said, steps)
     fewer = keywords["sampling_steps"] != keywords["train_steps"]
-    if fewer and (name == "DDPM" or keywords["says_clean"]):
+    if fewer and not keywords.items() >= {"sampler": "ddim", "says_clean": False}.items():
         raise TrimtabError(
-            f"{where}: takes {steps} of {keywords['train_steps']} steps with {name}, which its "
+            f"{where}: takes {steps} of {keywords['train_steps']} steps with {sampler}, which its "
             f"version of diffusers does in a way of its own; {_OTHER_WAY}"
         )
     units = {}
-    for side, key in (("obs", "obs"), ("action", "action")):
-        names = [f"normalizer.params_dict.{key}.{one}" for one in ("scale", "offset")]
+    for side in ("obs", "action"):
+        names = [f"normalizer.params_dict.{side}.{one}" for one in ("scale", "offset")]
         if any(name not in part for name in names):
             raise TrimtabError(f"{where}: has no statistics {names[0]}; {_OTHER_WAY}")
         scale, offset = (part[name].astype(np.float64).reshape(-1) for name in names)

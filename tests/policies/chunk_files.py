@@ -204,11 +204,11 @@ def diffusion_policy(
     return path
 
 
-def diffusion_policy_acts(obs: Any, noise: Any) -> Any:
+def diffusion_policy_acts(obs: Any, noise: Any, steps: int = LEVELS) -> Any:
     """Actions of the checkpoint for ``obs [B, 2, O]``: the second one is the present one."""
     condition = (obs * SCALE + OFFSET).reshape(len(obs), -1)
     chunk = denoise(
-        lambda x, t: unet(DP_WEIGHTS, x, t, condition, False), noise, "cosine", steps=LEVELS,
+        lambda x, t: unet(DP_WEIGHTS, x, t, condition, False), noise, "cosine", steps=steps,
         clip=1.0, says_clean=False,
     )  # fmt: skip
     return ((chunk - ACTION_OFFSET) / ACTION_SCALE)[:, HISTORY - 1 :]
