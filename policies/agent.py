@@ -50,6 +50,7 @@ class PolicyInputs:
         noise_shape: shape of the noise of one row.
         parts: named parts of the observation; empty if it is one flat vector.
         history: number of observations that the policy reads, the current one included.
+        every_tick: whether they are those of the last control ticks, and not of the decisions.
         advance: what the policy hands on to its next decision; None where that is nothing. It is a
             function of the same inputs as the action.
     """
@@ -58,12 +59,26 @@ class PolicyInputs:
     parts: Mapping[str, Part] = field(default_factory=dict)
     history: int = 1
     advance: Advance | None = field(default=None, compare=False)
+    every_tick: bool = False
 
     @property
     def observed(self) -> tuple[str, ...]:
         """Names of the parts that the environment must provide; empty if it is one flat vector."""
         names = tuple(name for name, part in self.parts.items() if part.given is None)
         return () if names == (FLAT,) else names
+
+    def check_whole_chunks(self, act_steps: int) -> None:
+        """Check that the policy can be played without being shown what is seen within chunks.
+
+        Raises:
+            TrimtabError: if it reads the observation of every tick, and chunks are of several.
+        """
+        if self.every_tick and self.history > 1 and act_steps > 1:
+            raise TrimtabError(
+                f"the policy reads the observations of the last {self.history} control ticks, and "
+                f"here it would see one of each {act_steps}; play it by ticks: load_policy(…) on a "
+                "robot, trimtab evaluate delay_ms=0"
+            )
 
     def values(self, chosen: Mapping[str, Any]) -> dict[str, Array]:
         """Return the value of each input for one row: the user's, or else its default.
@@ -113,9 +128,9 @@ def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
 class Agent:
     """Runs a policy in N environments side by side.
 
-    The history of a row holds the observations of its last decisions, the newest last; it starts
-    filled with the first observation of an episode. Memories (``memory.py``) also start afresh with
-    every episode.
+    The history of a row holds the observations of its last decisions, or of its last ticks where
+    the policy reads those, the newest last; it starts filled with the first one of an episode.
+    Memories (``memory.py``) also start afresh with every episode.
 
     Args:
         decide: the policy.
@@ -201,10 +216,27 @@ class Agent:
             obs: current observations, ``[N, O]`` or named parts.
             where: ``[N]`` mask of the rows that decide; None: all. The others draw no noise, and
                 their chunks mean nothing.
+
+        Raises:
+            TrimtabError: as ``PolicyInputs.check_whole_chunks``.
         """
+        self.policy_inputs.check_whole_chunks(self.act_steps)
+        return self._act(obs, where)
+
+    def _act(self, obs: ArrayObs, where: NDArray[np.bool_] | None) -> Array:
         chunk = self.decide(*self.read(obs, where))[:, : self.act_steps]
         self.decided(obs, chunk, where)
         return chunk
+
+    def observe(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> None:
+        """Show what is observed at a tick without a decision.
+
+        Args:
+            obs: current observations.
+            where: ``[N]`` mask of the rows that do not decide; None: all.
+        """
+        if self.policy_inputs.every_tick:
+            self._append_history(obs, where)
 
     def read(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> tuple[ArrayObs, Array]:
         """Return what the policy reads at a decision: the observation with all inputs, the noise.
@@ -311,8 +343,10 @@ class Agent:
         if count(obs) != self.rows:
             raise TrimtabError(f"the agent has {self.rows} rows, got observations of {count(obs)}")
         due = np.array([not left for left in self._pending])
+        if not due.all():
+            self.observe(obs, ~due)
         if due.any():
-            chunks = self.act(obs, due)
+            chunks = self._act(obs, due)
             for row in np.flatnonzero(due):
                 self._pending[row] = list(chunks[row])
         return np.stack([left.pop(0) for left in self._pending])

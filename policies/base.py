@@ -167,7 +167,9 @@ class Policy(nn.Module, metaclass=CheckedSettings):
     @property
     def inputs(self) -> PolicyInputs:
         """What it reads at each decision."""
-        return PolicyInputs(self.noise_shape, self.spec.parts, self.spec.history)
+        return PolicyInputs(
+            self.noise_shape, self.spec.parts, self.spec.history, every_tick=self.spec.every_tick
+        )
 
     @property
     def kind(self) -> str:

@@ -130,7 +130,7 @@ def export_policy(
         )
     if chunking and chunking not in CHUNKING:
         raise TrimtabError(f"export: chunking={chunking}: {nearest(chunking, CHUNKING)}")
-    if foreign and (settings or chunking):
+    if foreign and (chunking or (settings and network)):
         asked = [*(settings or {}), *(["chunking"] if chunking else [])]
         raise TrimtabError(
             f"export: {', '.join(asked)}: {run} has no settings of acting; leave them out"
@@ -149,7 +149,9 @@ def export_policy(
     write: Callable[[Path], dict[str, float]] = (
         functools.partial(export_onnx_file, source, Path(contract).expanduser(), limits=limits)
         if network
-        else functools.partial(export_weights, source, env, contract, limits=limits)
+        else functools.partial(
+            export_weights, source, env, contract, limits=limits, settings=settings
+        )
         if foreign or is_lerobot(source)
         else functools.partial(
             export_bundle, source, settings=settings, chunking=chunking, limits=limits

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from trimtab.benchmarks.training.without_task import (
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
+from trimtab.policies.bundle.adjusting import adjusted
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.imports.actors import FILE, NONE, Actor, Unsaid
+from trimtab.policies.imports.chunks import LEROBOT_MODEL, ChunkActor
 from trimtab.policies.imports.weights import read_actor
 from trimtab.types import PolicySpec
 
@@ -34,16 +36,18 @@ _UNSAID = tuple(field.name for field in fields(Unsaid))
 
 
 def export_weights(
-    model: Path, env: str, contract: str, out: Path, limits: Mapping[str, Any] | None = None
-) -> dict[str, float]:
+    model: Path, env: str, contract: str, out: Path, limits: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, float]:  # fmt: skip
     """Write the actor of a weight file as a bundle with ONNX; return its replay errors.
 
     Args:
-        model: the file.
+        model: the file, or the folder of LeRobot.
         env: the task that it was trained on; empty: the contract says rate and limits.
         contract: path of the file that says what the weight file does not; empty: there is none.
         out: folder of the bundle.
         limits: of a robot's commands; None for those of the contract.
+        settings: of how the policy acts, that differ from the file's.
 
     Raises:
         TrimtabError: if the file cannot be read or does not fit the task, something is not said, or
@@ -57,17 +61,29 @@ def export_weights(
     ends = limits_in(said.get("action", {}), actor.action_dim, where)
     rate = rate_in(said["control_rate"], where) if "control_rate" in said else None
     spec, task = _of_task(env, ends, rate, where) if env else _of_contract(actor, ends, rate, model)
-    policy = actor.policy(spec)
+    shapes = replace(spec, horizon=actor.horizon, every_tick=actor.history > 1)
+    policy = actor.policy(shapes.with_history(actor.history))
+    if settings:
+        policy = adjusted(policy, settings)
     names = {"observation": list(actor.obs_names)}
     training = {
         "algorithm": library,
         "policy": policy.label,
-        "file_sha256": sha256_file(model),
+        "file_sha256": sha256_file(model / LEROBOT_MODEL if model.is_dir() else model),
     }
     described = described_by(said, widths, names, where)
     if limits is not None or said.get("limits") is not None:
         described["limits"] = said["limits"] if limits is None else limits
-    save_bundle(policy, out, contract={**task, "act_steps": 1, "training": training, **described})
+    save_bundle(
+        policy,
+        out,
+        contract={
+            **task,
+            "act_steps": actor.act_steps,
+            "training": training,
+            **described,
+        },
+    )
     return check_bundle(out)
 
 
@@ -104,7 +120,10 @@ def _of_task(
 
 
 def _of_contract(
-    actor: Actor, limits: Mapping[str, tuple[float, ...]], rate: float | None, model: Path
+    actor: Actor | ChunkActor,
+    limits: Mapping[str, tuple[float, ...]],
+    rate: float | None,
+    model: Path,
 ) -> tuple[PolicySpec, dict[str, Any]]:
     """Return the shapes of the file with the contract's limits and rate."""
     known = dict(zip(("low", "high"), actor.limits or (), strict=False)) | dict(limits)

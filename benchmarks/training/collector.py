@@ -133,7 +133,7 @@ class Collector:
         """Return what is read beside an observation: a history, or the state of a frozen base."""
         policy = self.algorithm.policy
         if not state_parts(policy.spec.parts):
-            return PolicyInputs(history=history)
+            return PolicyInputs(history=history, every_tick=policy.spec.every_tick)
         return policy.inputs
 
     def step(self, *, warmup: bool) -> int:

@@ -63,6 +63,8 @@ def check_policy_fits(
     if spec.history != have.history:
         raise TrimtabError(f"history={spec.history}: {where} reads {have.history}; leave it out")
     trained = int(bundle.config["chunking"]["act_steps"])
+    if called != "policy":  # which may be judged by ticks
+        bundle.policy.inputs.check_whole_chunks(trained)
     if have.history > 1 and spec.horizon != trained:
         raise TrimtabError(
             f"act_steps={spec.horizon}: {where} reads observations of its last decisions, "

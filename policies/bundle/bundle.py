@@ -374,6 +374,7 @@ def make_config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
             }
         },
         **({"history": spec.history} if spec.history > 1 else {}),
+        **({"history_of_ticks": True} if spec.every_tick else {}),
         **({"limits": given["limits"]} if given.get("limits") is not None else {}),
         "control_rate": given["control_rate"],
         "chunking": {"horizon": spec.horizon, "act_steps": given["act_steps"]},

@@ -78,6 +78,7 @@ class Contract:
         evaluate_deterministic: whether this policy is judged with zero noise.
         parts: the parts of an observation by name; empty where it is one flat vector.
         history: observations that the policy reads, those of the last decisions.
+        every_tick: whether they are those of the last control ticks.
         tolerance: largest difference of a replayed golden action, raw units.
         limits: of a robot's commands; None if the bundle states none.
         obs_names: of the numbers that are observed at a tick, pictures left out; empty if unknown.
@@ -97,6 +98,7 @@ class Contract:
     history: int = 1
     tolerance: float = TOLERANCE
     limits: Limits | None = None
+    every_tick: bool = False
     obs_names: tuple[str, ...] = ()
     obs_units: tuple[str, ...] = ()
 
@@ -131,6 +133,7 @@ class Contract:
                 control_rate=None if rate is None else _real(rate, "control_rate"),
                 evaluate_deterministic=bool(config["evaluate_deterministic"]),
                 tolerance=_real(config.get("tolerance", TOLERANCE), "tolerance"),
+                every_tick=bool(config.get("history_of_ticks", False)),
                 obs_names=tuple(name for names, _ in told for name in names),
                 obs_units=tuple(unit for _, units in told for unit in units),
             )
@@ -154,7 +157,7 @@ class Contract:
     @property
     def inputs(self) -> PolicyInputs:
         """What the policy reads at each decision."""
-        return PolicyInputs(self.noise_shape, self.parts, self.history)
+        return PolicyInputs(self.noise_shape, self.parts, self.history, every_tick=self.every_tick)
 
     @property
     def observed(self) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -268,4 +268,5 @@ class BatchPolicy:
                 f"n_action_steps={self.act_steps}: the policy was trained to play "
                 f"{self.contract.act_steps} of {self.contract.horizon} actions; give that"
             )
+        self.contract.inputs.check_whole_chunks(self.act_steps)
         self.contract.inputs.values(self._inputs)

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -165,6 +165,9 @@ class Actor:
     units: tuple[Tensor, Tensor] | None = None
     limits: Limits | None = None
     obs_names: Sequence[str] = ()
+    horizon: ClassVar[int] = 1
+    history: ClassVar[int] = 1
+    act_steps: ClassVar[int] = 1
 
     @property
     def obs_dim(self) -> int:
@@ -203,10 +206,7 @@ class Actor:
             if self.units is not None:
                 normalizer.action_shift.copy_(self.units[0])
                 normalizer.action_scale.copy_(self.units[1])
-        for name, value in policy.state_dict().items():
-            if not bool(torch.isfinite(value).all()):
-                raise TrimtabError(f"{self.where}: {name} has values that are not finite")
-        return policy.eval()
+        return check_finite(policy, self.where).eval()
 
     def _check(self, spec: PolicySpec) -> None:
         for weight, bias in self.layers:
@@ -248,6 +248,18 @@ class Actor:
                 raise TrimtabError(
                     f"{self.where}: its actions have {name} {theirs}, those of env {ours}"
                 )
+
+
+def check_finite(policy: Policy, where: str) -> Policy:
+    """Return a policy whose weights and units are finite.
+
+    Raises:
+        TrimtabError: if they are not.
+    """
+    for name, value in policy.state_dict().items():
+        if not bool(torch.isfinite(value).all()):
+            raise TrimtabError(f"{where}: {name} has values that are not finite")
+    return policy
 
 
 def diagonal_gaussian(actor: Actor, spec: PolicySpec) -> Policy:

@@ -30,6 +30,7 @@ from trimtab.policies.imports.actors import (
     diagonal_gaussian,
     raw_units,
 )
+from trimtab.policies.imports.chunks import ChunkActor, diffusion_policy
 from trimtab.policies.imports.torch_archive import Opaque, TensorArchive
 
 __all__ = ["BRAX", "LAYOUTS", "RL_GAMES", "RSL_RL", "SKRL", "Layout"]
@@ -53,7 +54,7 @@ class Layout:
 
     library: str
     recognises: Callable[[Any], bool]
-    read: Callable[[TensorArchive, Unsaid], Actor]
+    read: Callable[[TensorArchive, Unsaid], Actor | ChunkActor]
     asks: tuple[str, ...] = ()
 
 
@@ -312,18 +313,6 @@ def _is_brax(content: Any) -> bool:
     return isinstance(first, Opaque) and first.class_name.startswith("brax.training.acme.running_")
 
 
-def _diffusion_policy(archive: TensorArchive, unsaid: Unsaid) -> Actor:
-    """Chi et al., "Diffusion Policy" (arXiv 2303.04137): no kind of policy has its networks."""
-    kept = archive.content["state_dicts"]
-    names = [str(key) for key in _at(kept, "ema_model") or _at(kept, "model") or ()]
-    network = [key for key in names if key.startswith("model.")]
-    raise Named(archive).refusal(
-        f"is of Diffusion Policy with {', '.join(map(str, kept))[:100]}; its network "
-        f"({len(network)} tensors, {', '.join(network[:4])[:200]}) is of no kind of policy that "
-        "there is here; export it as ONNX where it was trained, and import that"
-    )
-
-
 LAYOUTS = (
     Layout("rsl_rl", _has("model_state_dict", "actor.0.weight"), _rsl_rl_until_3),
     Layout("rsl_rl", _has("actor_state_dict", "mlp.0.weight"), _rsl_rl_from_4),
@@ -333,5 +322,5 @@ LAYOUTS = (
     Layout("CleanRL", _has(0, "fc_mu.weight"), _cleanrl_td3),
     Layout("robomimic", _has("shape_metadata", "all_shapes"), _robomimic),
     Layout("Brax", _is_brax, _brax),
-    Layout("Diffusion Policy", _has("state_dicts"), _diffusion_policy),
+    Layout("Diffusion Policy", _has("state_dicts"), diffusion_policy),
 )

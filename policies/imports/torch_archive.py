@@ -49,7 +49,7 @@ _STORAGES: Mapping[str, str] = {
 _NUMBERS = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
 """Types of numpy arrays that are read; none of them holds objects."""
 _STUBS = (
-    "omegaconf.", "brax.", "flax.", "typing ", "pathlib ", "torch device",
+    "omegaconf.", "brax.", "flax.", "typing ", "pathlib ", "torch device", "dill._dill _load_type",
     *(f"{module}.multiarray scalar" for module in ("numpy.core", "numpy._core")),
     *(f"{module} {name}" for module in ("builtins", "__builtin__")
       for name in ("bool", "dict", "float", "int", "list", "long", "str", "tuple")),

@@ -1,8 +1,7 @@
 """The actor of a weight file, recognised by what is in it.
 
 Exactly one layout of :mod:`trimtab.policies.imports.libraries` must recognise a file. Files of
-Stable-Baselines3 are zips in which there is another one, and folders of LeRobot are only named:
-none of their policies is a kind that there is here.
+Stable-Baselines3 are zips in which there is another one, and policies of LeRobot are folders.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 from trimtab.policies.imports.actors import FILE, NONE, TANH, Actor, Unsaid
+from trimtab.policies.imports.chunks import ChunkActor, lerobot
 from trimtab.policies.imports.libraries import LAYOUTS
 from trimtab.policies.imports.sb3 import actor_from_sb3
 from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
@@ -25,11 +25,11 @@ OTHER_WAY = "export it as ONNX where it was trained, and import that"
 _MOST_NAMED = 12
 
 
-def read_actor(path: str | Path, unsaid: Unsaid) -> tuple[Actor, str]:
+def read_actor(path: str | Path, unsaid: Unsaid) -> tuple[Actor | ChunkActor, str]:
     """Return the actor of a weight file, and the library that wrote it. Nothing is executed.
 
     Args:
-        path: of the file.
+        path: of the file, or of LeRobot's folder.
         unsaid: what the file does not say.
 
     Raises:
@@ -38,7 +38,7 @@ def read_actor(path: str | Path, unsaid: Unsaid) -> tuple[Actor, str]:
     """
     path = Path(path)
     if is_lerobot(path):
-        raise TrimtabError(f"{path}: {_of_lerobot(path)}")
+        return lerobot(path, unsaid), "lerobot"
     try:
         data = read_bytes(path)
     except OSError as error:
@@ -89,23 +89,8 @@ def _seen(content: Any, deeper: bool = True) -> str:
 
 def is_lerobot(folder: Path) -> bool:
     """Return whether a folder is a policy of LeRobot."""
-    return {"type", "input_features"} <= set(_settings(folder / "config.json"))
-
-
-def _settings(path: Path) -> dict[str, Any]:
     try:
-        config = read_json(path, "policy of LeRobot")
+        config = read_json(folder / "config.json", "policy of LeRobot")
     except TrimtabError:
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
-def _of_lerobot(folder: Path) -> str:
-    """Return why a folder is refused: which policy of LeRobot it is, and what it reads."""
-    config = _settings(folder / "config.json")
-    features = config["input_features"]
-    inputs = ", ".join(features if isinstance(features, dict) else ()) or "nothing"
-    return (
-        f"is a policy {str(config['type'])[:40]!r} of LeRobot that reads {inputs[:200]}; there is "
-        f"no kind of policy with its network here; {OTHER_WAY}, or serve it (docs/serving.md)"
-    )
+        return False
+    return isinstance(config, dict) and {"type", "input_features"} <= set(config)

@@ -137,13 +137,15 @@ class DelayedAgent:
         """
         agent, timing, lines = self._agent, self._timing, self._lines
         playing = range(agent.rows) if where is None else np.flatnonzero(where).tolist()
-        due = np.zeros(agent.rows, np.bool_)
+        due, idle = np.zeros(agent.rows, np.bool_), np.zeros(agent.rows, np.bool_)
         for row in playing:
             line = lines[row]
             line.advance(line.tick + 1)
             self._land(row)
             seen = line.tick == 0 or timing.latency.observed(self._stream(row))
-            due[row] = seen and line.due
+            due[row], idle[row] = seen and line.due, seen and not line.due
+        if idle.any():
+            agent.observe(obs, idle)
         if due.any():
             read, noise = agent.read(obs, due)
             for row in np.flatnonzero(due).tolist():

@@ -342,7 +342,8 @@ def check_mode(
     kinds = {part.remembered for part in policy_inputs.parts.values()} - {""}
     # What a policy hands on itself is known as soon as its answer is.
     remembers = bool(kinds - {STATE})
-    if (policy_inputs.history > 1 or kinds) and mode.interval != act_steps:
+    of_decisions = policy_inputs.history > 1 and not policy_inputs.every_tick
+    if (of_decisions or kinds) and mode.interval != act_steps:
         raise TrimtabError(
             f"mode: interval={mode.interval}: the policy reads its own past decisions, which were "
             f"{act_steps} ticks apart in training; give interval={act_steps}"

@@ -242,6 +242,8 @@ class PolicyRunner(OnnxPolicy):
         if observed is not None and self._timeline.due and not self.outside:
             self._ask(observed)
             self._take_answer()
+        elif observed is not None:
+            self._agent.observe(observed)
         planned = self._timeline.planned()
         self.counts["empty"] += planned is None
         action = self._limiter.apply(self._chosen(planned), now - self._last_tick)

@@ -38,7 +38,7 @@ def open_remote(address: str) -> Bundle:
     contract = client.contract
     spec = PolicySpec(
         contract.obs_dim, contract.horizon, contract.action_dim, contract.action_low,
-        contract.action_high, contract.parts, contract.history,
+        contract.action_high, contract.parts, contract.history, contract.every_tick,
     )  # fmt: skip
     policy = RemotePolicy(spec, contract.noise_shape, address, client.config["sha256"]).eval()
     obs, _ = inputs_of(client.golden, contract)

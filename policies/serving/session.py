@@ -171,6 +171,7 @@ class Session:
         What was observed is remembered, and the session's noise goes on, also if the answer is late
         or fails: what a client is answered next does not depend on how fast other answers were.
         """
+        self._contract.inputs.check_whole_chunks(self._contract.act_steps)
         obs = tree_map(lambda part: part[None], self._row(request))
         sent = None if noise is None else checked_array(noise, self._contract.noise_shape, "noise")
         read, drawn = self._agent.read(obs)

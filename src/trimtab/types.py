@@ -256,6 +256,7 @@ class PolicySpec:
         parts: the parts of an observation by name, in order; empty where it is one flat vector.
         history: how many observations it reads, those of the last decisions, the newest last.
             Inputs that are given (``Part.given``) have no history.
+        every_tick: whether the history is of the last control ticks, and not of the decisions.
     """
 
     obs_dim: int
@@ -265,6 +266,7 @@ class PolicySpec:
     action_high: tuple[float, ...]
     parts: Mapping[str, Part] = field(default_factory=dict, hash=False)
     history: int = 1
+    every_tick: bool = False
 
     def __post_init__(self) -> None:
         least, most = inward(self.action_low, self.action_high)
@@ -356,6 +358,8 @@ class PolicySpec:
             values["parts"] = {name: part.to_json() for name, part in self.parts.items()}
         if self.history > 1:
             values["history"] = self.history
+        if self.every_tick:
+            values["every_tick"] = True
         return values
 
 

@@ -182,9 +182,9 @@ def test_an_export_takes_settings_of_acting(tiny: Any, tmp_path: Path) -> None:
     assert config["changed"] == {"sampling_steps": {"from": 2, "to": 1}}
     with pytest.raises(TrimtabError, match="sampling_step: .*did you mean sampling_steps"):
         trimtab.export(tiny.base, tmp_path / "none", sampling_step=1)
-    (tmp_path / "model.zip").touch()
+    (tmp_path / "model.onnx").touch()
     with pytest.raises(TrimtabError, match="std: .* has no settings of acting; leave them out"):
-        trimtab.export(tmp_path / "model.zip", tmp_path / "none", env="gym/Hopper-v5", std=0.1)
+        trimtab.export(tmp_path / "model.onnx", tmp_path / "none", contract="c.yaml", std=0.1)
     assert not (tmp_path / "none").exists()
 
 

@@ -12,6 +12,7 @@ import torch
 
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.kinds.action_transformer import ActionTransformerPolicy
 from trimtab.policies.kinds.best_draw import BestDrawPolicy
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
@@ -31,6 +32,7 @@ from trimtab.policies.kinds.squashed import SquashedPolicy
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
+from trimtab.policies.kinds.unet_diffusion import UNetDiffusionPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec, Statistics
 
@@ -147,6 +149,13 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     "tuned_diffusion": lambda: _tuned("ddim"),
     "tuned_ddpm": lambda: _tuned("ddpm"),
     "gaussian": lambda: _fitted(GaussianPolicy(SPEC, **SMALL)),
+    "action_transformer": lambda: _fitted(ActionTransformerPolicy(
+        SPEC, sizes=(4, 2), width=8, heads=2, feedforward=8, encoders=1,
+    )),
+    "unet_diffusion": lambda: _fitted(UNetDiffusionPolicy(
+        SPEC, hidden=(8,), groups=4, step_dim=8, past=1, train_steps=3, sampling_steps=3,
+        beta_schedule="linear",  # which magnifies no last bits
+    )),
     "guided_flow": lambda: _fitted(GuidedFlowPolicy(SPEC, **SMALL, sampling_steps=3)),
 }  # fmt: skip
 

@@ -24,11 +24,11 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
@@ -47,6 +47,7 @@ from trimtab.settings import check_settings  # noqa: E402
 from trimtab.types import PolicySpec  # noqa: E402
 
 weight_files = load_module(Path(__file__).with_name("weight_files.py"))
+chunk_files = load_module(Path(__file__).with_name("chunk_files.py"))
 hostile = load_module(Path(__file__).parent / "serving" / "hostile.py")
 PACKERS = bz2, lzma, zlib
 """Loaded before the hook is there: a zip may say that it is packed by any of them."""
@@ -93,14 +94,10 @@ def weights() -> dict[str, bytes]:
     layers = weight_files.named(["actor.mu.0", "actor.mu.2", "actor.mu.4"], weight_files.LAYERS)
     torch.save(layers, stream := io.BytesIO())
     found["Stable-Baselines3"] = zipped({"data": b"{}", "policy.pth": stream.getvalue()})
-    evil = pickle.dumps(Called())
-    content = {
-        "cfg": OmegaConf.create({"horizon": 16, "policy": {"steps": [1, 2]}}),
-        "state_dicts": {"ema_model": layers, "optimizer": weight_files.ADAM},
-        "pickles": {"_output_dir": evil},
-    }
-    torch.save(content, stream := io.BytesIO())
-    found["Diffusion Policy"] = stream.getvalue()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "latest.ckpt"
+        chunk_files.diffusion_policy(path, pickled=pickle.dumps(Called()))
+        found["Diffusion Policy"] = path.read_bytes()
     return found
 
 
@@ -180,8 +177,13 @@ def mutated_bundle(files: dict[str, bytes], draw: random.Random) -> dict[str, by
 
 
 def open_weights(path: Path) -> None:
-    for said in (Unsaid("elu", "none", "file"), Unsaid("elu", "none", "none")):
-        read_actor(path, said)[0].policy(SPEC)
+    chunks = b"ema_model" in path.read_bytes()  # which says itself what others leave to a contract
+    some = Unsaid("elu", "none", "file"), Unsaid("elu", "none", "none")
+    for said in (Unsaid(),) if chunks else some:
+        actor = read_actor(path, said)[0]
+        obs = SPEC.obs_dim if actor.history == 1 else actor.obs_dim * actor.history
+        read = {"obs_dim": obs, "horizon": actor.horizon, "history": actor.history}
+        actor.policy(replace(SPEC, **read))
 
 
 def open_bundle(folder: Path) -> None:

@@ -1,0 +1,175 @@
+"""Diffusion Policy's files and LeRobot's folders act as numpy says; what is unread is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loading import load_module
+from omegaconf import OmegaConf
+
+from trimtab.benchmarks.artefacts.export import export_policy
+from trimtab.errors import TrimtabError
+from trimtab.policies.agent import Agent, PolicyInputs
+from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.bundle.limits import NO_LIMITS
+from trimtab.policies.imports.actors import Unsaid
+from trimtab.policies.imports.weights import read_actor
+from trimtab.policies.robot.delayed import Latency, Timing
+from trimtab.policies.robot.modes import RecedingHorizon
+from trimtab.policies.runtime import load_policy
+from trimtab.types import PolicySpec
+
+files = load_module(Path(__file__).with_name("chunk_files.py"))
+
+
+@pytest.mark.parametrize("example", files.CASES)
+def test_acts_as_numpy_says(example: str, tmp_path: Path) -> None:
+    write, act, size = files.CASES[example]
+    actor, library = read_actor(write(tmp_path / "it"), Unsaid())
+    low, high = ([-50.0] * 2, [50.0] * 2) if actor.limits is None else actor.limits
+    spec = PolicySpec(
+        size * actor.history, actor.horizon, 2, tuple(low), tuple(high), history=actor.history
+    )
+    policy = actor.policy(spec)
+    torch.manual_seed(1)
+    noise, obs = policy.sample_noise(16), files.observations(16, size)
+    given = torch.from_numpy(obs if actor.history > 1 else obs[:, -1])
+    with torch.no_grad():
+        ours = policy(given, noise).numpy()
+    theirs = act(given.numpy().astype("f8"), noise.numpy().astype("f8"))
+    np.testing.assert_allclose(ours, theirs, atol=5e-5)
+    assert np.ptp(ours, axis=0).min() > 0.05 and example.startswith(library)
+
+
+def refused(path: Path, unsaid: Unsaid | None = None) -> str:
+    with pytest.raises(TrimtabError) as error:
+        actor, _ = read_actor(path, unsaid or Unsaid())
+        low, high = (-1.0,) * actor.action_dim, (1.0,) * actor.action_dim
+        obs = actor.obs_dim * actor.history
+        spec = PolicySpec(obs, actor.horizon, actor.action_dim, low, high, history=actor.history)
+        actor.policy(spec)
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+    return str(error.value)
+
+
+STEPS = files.DP_STEPS
+
+
+@pytest.mark.parametrize(
+    ("without", "policy", "words"),
+    [
+        ("", {"_target_": "x.DiffusionUnetHybridImagePolicy"}, "DiffusionUnetHybridImagePolicy of"),
+        ("", {"obs_as_global_cond": False}, "obs_as_global_cond: False"),
+        ("", {"horizon": "${horizon}"}, "cfg does not say policy.horizon (it has ${horizon})"),
+        ("", {"num_inference_steps": 4}, "takes 4 of 8 steps with DDPM"),
+        ("", {"noise_scheduler": STEPS | {"variance_type": "learned"}}, "variance_type: learned"),
+        ("", {"noise_scheduler": STEPS | {"_target_": "x.PNDMScheduler"}}, "scheduler (PNDM)"),
+        ("", {"noise_scheduler": STEPS | {"prediction_type": "v_prediction"}}, "v_prediction"),
+        ("", {"noise_scheduler": STEPS | {"beta_schedule": "sigmoid"}}, "beta_schedule"),
+        ("", {"n_action_steps": 9}, "plays 9 actions of the 3"),
+        ("", {"horizon": 5}, "a chunk of 5 actions cannot be halved"),
+        ("", {"horizon": 2**40}, "plays 2 actions of"),
+        ("", {"n_obs_steps": 3}, "have 2 and 9"),
+        ("normalizer.params_dict.action.scale", {}, "has no statistics normalizer.params_dict.act"),
+        ("down_modules.0.0.blocks.0.block.0", {}, "has no U-Net that is known"),
+        ("mid_modules.1.blocks.1.block.1.weight", {}, "its tensors are not those of its kind"),
+    ],
+)
+def test_other_files_of_diffusion_policy_are_refused(
+    without: str, policy: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    assert words in refused(files.diffusion_policy(tmp_path / "latest.ckpt", without, **policy))
+
+
+PICTURE = {"observation.images.top": {"type": "VISUAL", "shape": [3, 96, 96]}}
+
+
+@pytest.mark.parametrize(
+    ("without", "config", "words"),
+    [
+        ("", {"type": "smolvla"}, "is a policy 'smolvla' of LeRobot"),
+        ("", {"input_features": files.FEATURES | PICTURE}, "that reads observation.environment_st"),
+        ("policy_preprocessor.json", {}, "migrate_policy_normalization"),
+        ("observation.state.max", {}, "has no statistics min and max"),
+        ("action.std", {}, "normalises action by MEAN_STD, and has no statistics mean and std"),
+        ("", {"noise_scheduler_type": "DPM"}, "scheduler (DPM)"),
+        ("", {"n_obs_steps": 1}, "have 2 and 5"),
+        ("", {"horizon": "four"}, "is damaged, or not what it should be"),
+        ("", {"num_inference_steps": 9}, "from 1 to 8"),
+    ],
+)
+def test_other_folders_of_lerobot_are_refused(
+    without: str, config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    assert words in refused(files.lerobot_diffusion(tmp_path / "folder", without, **config))
+
+
+def test_a_step_that_is_not_known_or_statistics_elsewhere_are_refused(tmp_path: Path) -> None:
+    folder = files.lerobot_diffusion(tmp_path / "folder")
+    chain = folder / "policy_postprocessor.json"
+    steps = json.loads(chain.read_text())
+    kept = steps["steps"][1]["state_file"]
+    for name in (f"../folder/{kept}", ""):
+        steps["steps"][1]["state_file"] = name
+        chain.write_text(json.dumps(steps))
+        assert "no file of statistics beside it" in refused(chain.parent)
+    steps["steps"][0]["registry_name"] = "relative_actions_processor"
+    chain.write_text(json.dumps(steps))
+    assert "has the steps relative_actions_processor" in refused(folder)
+    assert "take them out of the contract" in refused(folder, Unsaid(activation="elu"))
+
+
+def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> None:
+    path = files.diffusion_policy(tmp_path / "latest.ckpt")
+    contract = tmp_path / "contract.yaml"
+    OmegaConf.save({"control_rate": 10, "action": {"names": ["x", "y"]}}, contract)
+    settings = {"sampler": "ddim", "sampling_steps": 1}
+    errors = export_policy(
+        str(path), str(tmp_path / "bundle"), contract=str(contract), settings=settings
+    )
+    assert max(errors.values()) < 1e-4
+    bundle = load_bundle(tmp_path / "bundle")
+    assert bundle.policy.kind == "unet_diffusion" and bundle.config["chunking"]["act_steps"] == 2
+    spec = bundle.policy.spec
+    # Clipped actions are from -1 to 1 in the network's units: nothing else has to bound them.
+    ends = [(one - files.ACTION_OFFSET) / files.ACTION_SCALE for one in (-1, 1)]
+    np.testing.assert_allclose([spec.action_low, spec.action_high], ends, rtol=1e-5)
+    # On the robot: the graph, of the observations of the last two ticks.
+    runner = load_policy(tmp_path / "bundle", limits=NO_LIMITS, deterministic=True)
+    first, second, third = files.observations(2, files.OBS).reshape(-1, files.OBS)[:3]
+    played = np.array([runner.step(one) for one in (first, second, third)])
+    seen = np.array([[first, first], [second, third]], "f8")
+    planned = files.diffusion_policy_acts(seen, np.zeros((2, files.HORIZON, 2)), steps=1)
+    np.testing.assert_allclose(played, [*planned[0, :2], planned[1, 0]], atol=5e-5)
+
+
+@pytest.mark.parametrize("by_ticks", [False, True])
+def test_a_history_of_ticks_has_what_was_seen_within_chunks(by_ticks: bool) -> None:
+    seen: list[Any] = []
+
+    def decide(obs: Any, noise: Any) -> Any:
+        seen.append(obs[0, :, 0].tolist())
+        return np.zeros((1, 3, 1), np.float32)
+
+    inputs = PolicyInputs((0,), history=2, every_tick=by_ticks)
+    robot = Agent(decide, 1, inputs, act_steps=3)
+    timing = Timing(lambda: RecedingHorizon(3), Latency(), 3, 3, 0.1)
+    simulated = timing.over(Agent(decide, 1, inputs, act_steps=3))
+    robot.reset(seeds=[0])
+    simulated.reset(seeds=[0])
+    for tick in range(7):
+        now = np.full((1, 1), tick, np.float32)
+        robot.step(now)
+        simulated.act(now)
+    later = [[2, 3], [5, 6]] if by_ticks else [[0, 3], [3, 6]]
+    assert seen == [both for both in [[0, 0], *later] for _ in range(2)]
+    if by_ticks:
+        with pytest.raises(
+            TrimtabError, match="last 2 control ticks, .* trimtab evaluate delay_ms"
+        ):
+            robot.act(np.zeros((1, 1), np.float32))
