@@ -21,6 +21,7 @@ import math
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -88,24 +89,55 @@ def changes(actions: list[FloatArray]) -> float:
     return float(np.linalg.norm(np.diff(np.array(actions), axis=0), axis=1).mean())
 
 
-def summary() -> dict[tuple[str, str, str, int], tuple[float, float, float]]:
-    """Return success, half of its 95 percent interval over seeds, and the changes of actions."""
+def by_seed() -> dict[tuple[str, str, str, int], dict[str, list[tuple[float, float]]]]:
+    """Return success and changes of actions of each episode, by what was judged and by seed."""
     found: dict[tuple[str, str, str, int], dict[str, list[tuple[float, float]]]] = {}
     with (HERE / "modes.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             key = (row["env"], row["policy"], row["mode"], int(row["ticks"]))
             seeds = found.setdefault(key, defaultdict(list))
             seeds[row["seed"]].append((float(row["success"]), float(row["jerk"])))
+    return found
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of seeds and half of its 95 percent interval."""
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values) if len(values) > 1 else math.nan
+    return float(np.mean(values)), float(half)
+
+
+def successes(seeds: dict[str, list[tuple[float, float]]]) -> list[float]:
+    """Return the rate of success of each seed, in the order of their names."""
+    return [float(np.mean([success for success, _ in seeds[seed]])) for seed in sorted(seeds)]
+
+
+def summary() -> dict[tuple[str, str, str, int], tuple[float, float, float]]:
+    """Return success, half of its 95 percent interval over seeds, and the changes of actions."""
     return {
         key: (
-            float(np.mean(means := [np.mean([s for s, _ in rows]) for rows in seeds.values()])),
-            float(stats.t.ppf(0.975, len(means) - 1) * stats.sem(means))
-            if len(means) > 1
-            else math.nan,
+            *interval(successes(seeds)),
             float(np.nanmean([jerk for rows in seeds.values() for _, jerk in rows])),
         )
-        for key, seeds in found.items()
+        for key, seeds in by_seed().items()
     }
+
+
+def gains() -> str:
+    """Return how much more than the newest chunk alone each mode succeeds, paired by seed."""
+    found = by_seed()
+    lines = [
+        "| task | policy | mode | " + " | ".join(f"{t} ticks" for t in DELAYS) + " |",
+        "|---|---|---|" + "--:|" * len(DELAYS),
+    ]
+    for env, policy, mode in dict.fromkeys(key[:3] for key in found if key[2] != "receding"):
+        shown = []
+        for ticks in DELAYS:
+            plain = successes(found[env, policy, "receding", ticks])
+            ours = successes(found[env, policy, mode, ticks])
+            mean, half = interval([a - b for a, b in zip(ours, plain, strict=True)])
+            shown.append(f"{mean:+.2f} ± {half:.2f}")
+        lines.append(f"| `{env}` | {policy} | {mode} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
 
 
 def draw() -> None:
@@ -156,4 +188,4 @@ if __name__ == "__main__":
         with file.open("a", newline="", encoding="utf-8") as out:
             csv.writer(out, lineterminator="\n").writerows([FIELDS, *made] if new else made)
     draw()
-    sys.stdout.write(table())
+    sys.stdout.write(f"{table()}\n{gains()}")
