@@ -108,35 +108,37 @@ class Contract:
             TrimtabError: if an entry is missing or contradicts another; ``where`` names the file.
         """
         try:
-            history = _whole(config.get("history", 1))
+            history = _whole(config.get("history", 1), "history")
             parts = _parts(config["inputs"], history)
             noise = config["inputs"]["noise"]["shape"]
             action, rate = config["outputs"]["action"], config["control_rate"]
             _, horizon, action_dim = action["shape"]
             observed = sum(part.size for part in parts.values() if part.given is None)
             given = sum(part.size for part in parts.values() if part.given is not None)
-            ends = ([float(limit) for limit in action[end]] for end in ("low", "high"))
+            ends = ([_real(x, f"action.{end}") for x in action[end]] for end in ("low", "high"))
             low, high = inward(*ends)
             told = [_told(name, config["inputs"][name], part) for name, part in parts.items()]
             contract = cls(
                 obs_dim=history * observed + given,
                 parts={} if list(parts) == [FLAT] else parts,
                 history=history,
-                horizon=int(horizon),
-                act_steps=int(config["chunking"]["act_steps"]),
-                action_dim=int(action_dim),
-                noise_shape=tuple(int(size) for size in noise[1:]),
+                horizon=_whole(horizon, "action.shape"),
+                act_steps=_whole(config["chunking"]["act_steps"], "act_steps"),
+                action_dim=_whole(action_dim, "action.shape"),
+                noise_shape=tuple(_whole(size, "noise.shape") for size in noise[1:]),
                 action_low=tuple(low.tolist()),
                 action_high=tuple(high.tolist()),
-                control_rate=None if rate is None else float(rate),
+                control_rate=None if rate is None else _real(rate, "control_rate"),
                 evaluate_deterministic=bool(config["evaluate_deterministic"]),
-                tolerance=float(config.get("tolerance", TOLERANCE)),
+                tolerance=_real(config.get("tolerance", TOLERANCE), "tolerance"),
                 obs_names=tuple(name for names, _ in told for name in names),
                 obs_units=tuple(unit for _, units in told for unit in units),
             )
         except KeyError as error:
             raise TrimtabError(f"{where}: has no entry {error}; {_AGAIN}") from error
-        except (*_MALFORMED, TrimtabError) as error:
+        except TrimtabError as error:
+            raise TrimtabError(f"{where}: {error}") from error
+        except _MALFORMED as error:
             raise TrimtabError(f"{where}: shapes or limits are malformed; {_AGAIN}") from error
         contract._check(where)
         if (stated := config.get("limits")) is None:
@@ -238,10 +240,16 @@ class Contract:
                 raise TrimtabError(f"{where}: {message}")
 
 
-def _whole(value: Any) -> int:
+def _whole(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is no whole number")
+        raise TrimtabError(f"{name} must be a whole number, got {value!r:.80}")
     return value
+
+
+def _real(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TrimtabError(f"{name} must be a number, got {value!r:.80}")
+    return float(value)
 
 
 def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:

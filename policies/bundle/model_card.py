@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from trimtab.observations import called
 
@@ -83,7 +85,7 @@ def _contract(config: Mapping[str, Any]) -> dict[str, Any]:
         f"{noise['deterministic']} for deterministic actions",
         "action": f"{_shape(action)} {action['dtype']}, {_units(action)}",
         "action order": _order(action["order"]),
-        "action limits": f"{action['low']} to {action['high']}",
+        "action limits": f"{_numbers(action['low'])} to {_numbers(action['high'])}",
         "limits on a robot": json.dumps(config["limits"]) if "limits" in config else "none stated",
         "chunking": f"{chunking['horizon']} actions predicted, {chunking['act_steps']} played",
         "control rate": "none" if rate is None else f"{rate:g} Hz",
@@ -103,6 +105,11 @@ def _read(name: str, port: Mapping[str, Any]) -> dict[str, str]:
     if "given" in port:
         return {f"input {name}": f"{kind}; {port['given']:g} unless it is chosen"}
     return {called(name): kind, f"{called(name)} order": _order(port["order"])}
+
+
+def _numbers(limits: Sequence[float]) -> str:
+    """Return limits as the shortest texts from which their float32 numbers can be read again."""
+    return f"[{', '.join(str(np.float32(limit)) for limit in limits)}]"
 
 
 def _units(port: Mapping[str, Any]) -> str:

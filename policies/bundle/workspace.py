@@ -17,6 +17,7 @@ from trimtab.errors import TrimtabError, nearest
 
 __all__ = ["Box", "Workspace", "finite_numbers"]
 
+_MOST = float(np.finfo(np.float64).max)
 _METRES = ("m", "metre", "metres", "meter", "meters")
 
 
@@ -189,6 +190,6 @@ def finite_numbers(name: str, value: Any) -> Any:
         TrimtabError: if it is something else; ``name`` is its entry of the limits.
     """
     listed = value if isinstance(value, list | tuple) else [value]
-    if value is not None and not all(type(x) in (int, float) and np.isfinite(x) for x in listed):
+    if value is not None and not all(type(x) in (int, float) and abs(x) <= _MOST for x in listed):
         raise TrimtabError(f"limits: {name}={value!r}: give a finite number, or a list")
     return tuple(map(float, value)) if isinstance(value, list | tuple) else value

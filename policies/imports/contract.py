@@ -7,7 +7,6 @@ entry. All lists have the robot's order, or are mappings by joint; nothing is gu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.errors import TrimtabError, nearest, yaml_fault
 from trimtab.files import decoded, read_bytes
+from trimtab.policies.bundle.limits import Limits
 
 __all__ = ["ForeignContract", "History", "State", "Term", "read_contract", "read_entries"]
 
@@ -276,6 +276,8 @@ class _Reader:
             else value
             for name, value in limits.items()
         }
+        if limits:
+            limits = Limits.parse(limits, self.where).to_json()
         rate = top.get("control_rate")
         if "control_rate" not in top:
             raise self.refusal("control_rate: is missing; give decisions a second, or null")
@@ -569,4 +571,4 @@ class _Reader:
 def _is_number(value: Any) -> bool:
     """Return whether a value is a finite number that float32 has."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and abs(value) <= 3.4e38
+    return number and abs(value) <= 3.4e38  # NaN is not

@@ -196,6 +196,11 @@ def test_model_card(tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any
     assert {"trimtab", "gaussian", "bc", contract["env"]} <= set(parsed["tags"])
     for expected in ("load_policy(", "load_bundle(", "10 Hz", "force_x, force_y", "0.91 [0.88"):
         assert expected in body
+    stated = "[-1.0, -0.3333333] to [1.0999999, 2.0]"  # which float32 reads as the same limits
+    assert f"| action limits | {stated} |" in body
+    action = json.loads((folder / "config.json").read_text())["outputs"]["action"]
+    for shown, limits in zip(stated.split(" to "), (action["low"], action["high"]), strict=True):
+        assert np.array_equal(np.float32(json.loads(shown)), np.float32(limits))
     for line in body.splitlines():
         if line.startswith("|"):
             assert line.replace("\\|", "").count("|") == 3, line
@@ -214,7 +219,8 @@ def test_a_place_behind_links_in_a_circle(
     [
         ({"act_step": 1}, "did you mean act_steps?"),
         ({"act_steps": 5}, "act_steps must be from 1 to the horizon 4"),
-        ({"act_steps": None}, "malformed"),
+        ({"act_steps": None}, "act_steps must be a whole number, got None"),
+        ({"control_rate": "50"}, "control_rate must be a number, got '50'"),
         ({"obs_names": ["x"]}, "obs_names must be 6 texts"),
         ({"training": {"loss": float("nan")}}, "cannot be written as JSON"),
         ({"training": {"when": object()}}, "cannot be written as JSON"),

@@ -181,7 +181,9 @@ def test_malformed_golden_rows(
         ({"policy": {"kind": "gaussian", "spec": 3}}, "settings", False),
         ({"chunking": {"horizon": 4, "act_steps": 5}}, "act_steps must be from 1 to", True),
         ({"control_rate": 0.0}, "control_rate must be a positive", True),
-        ({"control_rate": "fast"}, "malformed", True),
+        ({"control_rate": "50"}, "control_rate must be a number, got '50'", True),
+        ({"tolerance": "1e-4"}, "tolerance must be a number, got '1e-4'", True),
+        ({"chunking": {"act_steps": 2.5}}, "act_steps must be a whole number, got 2.5", True),
         ({"inputs": {}}, "no entry 'obs'", True),
         (
             {"outputs": {"action": {"shape": ["batch", 4], "low": [], "high": []}}},

@@ -399,6 +399,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no size": ({"observation": {"terms": {"o": {}}}}, "terms.o.size: is missing"),
     "gains": ({"gains": {"stiffness": 1, "damping": [1, -1]}}, "gains.damping: must be at least 0"),
     "limits": ({"limits": []}, "limits: must be a mapping"),
+    "limit": ({"limits": {"velocity": math.inf}}, "yaml: limits: velocity=inf: give a finite"),
+    "long limit": ({"limits": {"velocity": 10**400}}, "give a finite number"),
+    "long rate": ({"control_rate": 10**400}, "control_rate: must be decisions a second"),
     "range": (
         {"observation": {"terms": {"o": {"size": 2, "range": [5, -5]}}}},
         "observation.terms.o.range: low 5 is not below high -5 at 0",
