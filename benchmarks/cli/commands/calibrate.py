@@ -47,7 +47,8 @@ def calibrate(
     """Write a bundle with a warning, and print how often it is a false one.
 
     A quarter of the episodes is the reference, half of them calibrate, and a quarter, which has
-    decided nothing, checks the share of false alarms.
+    decided nothing, checks the share of false alarms. If the policy was trained on these very
+    episodes, that is told, and stands in the bundle.
 
     Raises:
         TrimtabError: if the data does not fit the bundle, or has too few successful episodes, or
@@ -62,6 +63,12 @@ def calibrate(
     episodes = [episode for episode in data.episodes if episode.success is not False]
     if left_out := len(data) - len(episodes):
         logger.info("%s: %d episodes without success are left out", data.id, left_out)
+    if seen := data.content_hash == (files.config["training"] or {}).get("dataset_hash"):
+        logger.warning(
+            "%s: the policy was trained on it, so its chunks may be steadier there than elsewhere, "
+            "and false alarms more often than is said; calibrate with other episodes",
+            data.id,
+        )
     order = np.random.default_rng(seed).permutation(len(episodes))[:_MOST]
     quarter = len(order) // 4
     needed = math.ceil(1 / delta - 1 - 1e-9)
@@ -87,6 +94,7 @@ def calibrate(
         "delta": delta,
         "episodes": len(order) - 2 * quarter,
         "dataset": data.id,
+        **({"trained_on": True} if seen else {}),
         "checked": {"episodes": quarter, "alarms": alarms, "low": rate.low, "high": rate.high},
     }
     add_warning(bundle, out, entry, safetensors.numpy.save(detector.tensors()))

@@ -265,6 +265,19 @@ def test_data_that_leaves_the_workspace_calibrates_all_the_same(
     assert runner.limits.workspace is not None and read_policy(folder).warning is not None
 
 
+def test_data_that_the_policy_was_trained_on_is_told(
+    warned: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [f"bundle={warned.with_name('bundle')}", f"out={tmp_path / 'b'}", "delta=0.5"]
+    assert command(["calibrate", *words, f"dataset={warned.with_name('train') / 'x.hdf5'}"]) == 0
+    assert "the policy was trained on it" in caplog.text
+    for folder, seen in ((tmp_path / "b", True), (warned, False)):
+        stated = json.loads((folder / "config.json").read_text())["warning"]
+        assert ("trained_on" in stated) == seen
+        assert ("trained_on: true" in (folder / "README.md").read_text()) == seen
+    assert load_policy(tmp_path / "b").contract == load_policy(warned).contract
+
+
 def test_no_other_bundle_is_replaced(warned: Path) -> None:
     before = (warned / "config.json").read_bytes()
     given = [f"bundle={warned.with_name('bundle')}", "dataset=two_doors", f"out={warned}"]
