@@ -109,9 +109,11 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
     if not bundle and not Path(folder).is_dir():
         raise TrimtabError(f"{log.where}: its bundle {folder} is not there; give bundle=…")
     files = read_policy(folder)
-    if files.sha256 != log.settings.get("sha256"):
+    if files.sha256 != (written := str(log.settings.get("sha256"))):
+        place = log.settings.get("bundle")
         raise TrimtabError(
-            f"{log.where}: was written with another bundle than {folder}; give bundle=…"
+            f"{log.where}: was written with the bundle {written[:10]} at {place}; at {folder} is the "
+            f"bundle {files.sha256[:10]}: name a copy of the first by bundle="
         )
     runner, repeated = _runner(log, files, f"bundle {folder}")
     worst, count, differs, equal = 0.0, 0, "", True
