@@ -323,8 +323,8 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     inside = folder / "policy"
     if not path.exists() and (inside / CONFIG).is_file():
         raise TrimtabError(
-            f"bundle {folder}: is a run; trimtab export makes a bundle of it, and its weights are in "
-            f"{inside}"
+            f"bundle {folder}: is a run; trimtab export makes a bundle of it, and its weights are "
+            f"in {inside}"
         )
     read = _parse_json(_read(path, f"bundle {folder}", MOST_JSON), str(path))
     config = checked_config(read, str(path))

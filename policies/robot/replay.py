@@ -112,8 +112,8 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
     if files.sha256 != (written := str(log.settings.get("sha256"))):
         place = log.settings.get("bundle")
         raise TrimtabError(
-            f"{log.where}: was written with the bundle {written[:10]} at {place}; at {folder} is the "
-            f"bundle {files.sha256[:10]}: name a copy of the first by bundle="
+            f"{log.where}: was written with the bundle {written[:10]} at {place}; at {folder} is "
+            f"the bundle {files.sha256[:10]}: name a copy of the first by bundle="
         )
     runner, repeated = _runner(log, files, f"bundle {folder}")
     worst, count, differs, equal = 0.0, 0, "", True
