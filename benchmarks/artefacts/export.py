@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.artefacts.weights import export_weights
 from trimtab.benchmarks.training.base import load_base, training
-from trimtab.benchmarks.training.folder import read_result
+from trimtab.benchmarks.training.folder import POLICY, is_run, read_result
 from trimtab.benchmarks.training.record import results_of
 from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.envs.registry import get_spec
@@ -42,8 +42,8 @@ from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
 from trimtab.policies.memory import state_parts
 
 __all__ = [
-    "CHUNKING", "export_black_box", "export_bundle", "export_onnx_file", "export_policy",
-    "policy_settings",
+    "CHUNKING", "check_beside", "export_black_box", "export_bundle", "export_onnx_file",
+    "export_policy", "policy_settings",
 ]  # fmt: skip
 
 CHUNKING: Mapping[str, Callable[[Policy], Policy]] = {
@@ -115,10 +115,7 @@ def export_policy(
     if not out:
         raise TrimtabError("export: out= is empty; name the bundle's folder")
     bundle = source if (source / "config.json").is_file() else source / "policy"
-    if bundle.resolve() in target.resolve().parents:
-        raise TrimtabError(
-            f"export: out={out} lies within {bundle}, a bundle; choose another place"
-        )
+    check_beside("export", bundle, target)
     if (network := source.suffix == ".onnx") and (env or not contract):
         cure = (
             "leave env= out, and name it in the contract" if env else "add contract=<a YAML file>"
@@ -165,6 +162,26 @@ def export_policy(
         errors = write(Path(folder) / "bundle")
         write_lerobot(Path(folder) / "bundle", target)
     return errors
+
+
+def check_beside(command: str, bundle: Path, target: Path) -> None:
+    """Check that what a command writes is no part of a bundle, and not the policy of a run.
+
+    A bundle's folder holds nothing else, or it could not be replaced any more; a run's rows are of
+    the policy that it holds.
+
+    Raises:
+        TrimtabError: if ``target`` is one; ``command`` names the command.
+    """
+    if bundle.resolve() in target.resolve().parents:
+        raise TrimtabError(
+            f"{command}: out={target} lies within {bundle}, a bundle; choose another place"
+        )
+    run = target.resolve().parent
+    if target.resolve() == run / POLICY and is_run(run):
+        raise TrimtabError(
+            f"{command}: out={target} is the policy of the run {run}; choose another place"
+        )
 
 
 def _check_target(source: Path, target: Path) -> None:

@@ -72,13 +72,15 @@ def command_limits(command: str, text: str) -> dict[str, Any]:
         except (OSError, ValueError) as error:
             raise TrimtabError(f"{command}: {word}: cannot be read ({error})") from error
     found = _yaml(command, word, stated)
-    if isinstance(found, dict):
-        found = {name: _number(value) for name, value in found.items()}
-    return Limits.parse(found, f"{command}: {word}").to_json()
+    return Limits.parse(_number(found), f"{command}: {word}").to_json()
 
 
 def _number(value: Any) -> Any:
-    """Return the number that a text such as 1e3 means, which YAML does not read as one."""
+    """Return a value in which a text such as 1e3, which YAML reads as none, is a number."""
+    if isinstance(value, list):
+        return [_number(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _number(one) for name, one in value.items()}
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:  # the policy refuses it

@@ -156,10 +156,9 @@ def _place(
 
 def _value(name: str, key: str, text: str, setting: Setting) -> Any:
     """Return the value that a setting is given by a text."""
-    if not text and setting.default is not ...:  # such as only=$UNSET
-        raise TrimtabError(
-            f"{name}: {key}= is empty; leave it out, or give it a value: {setting.help}"
-        )
+    if not text:  # such as only=$UNSET
+        leave = "" if setting.default is ... else "leave it out, or "
+        raise TrimtabError(f"{name}: {key}= is empty; {leave}give it a value: {setting.help}")
     if text == "~" or text.startswith("~/"):  # not every shell reads it after "="
         text = os.path.expanduser(text)
     if setting.choices and text not in setting.choices:

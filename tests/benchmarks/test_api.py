@@ -289,6 +289,7 @@ def test_a_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
         (lambda run: trimtab.train({3: 3}), "train: 3 is no name of a setting; names are text"),
         (lambda run: trimtab.load_policy(None), "of type NoneType; give the folder of a bundle"),
         (lambda run: trimtab.export(run, None), "out is of type NoneType; give one path"),
+        (lambda run: trimtab.export(run, run / "policy"), "is the policy of the run"),
         (lambda run: runtime.load_policy(run), "is a run; trimtab export makes a bundle"),
     ],
 )

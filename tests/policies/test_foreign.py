@@ -14,6 +14,7 @@ from foreign_networks import contract, linear, port, recurrent, saved
 from onnx import helper
 
 from trimtab.benchmarks.artefacts.export import export_policy
+from trimtab.benchmarks.cli.main import run as command
 from trimtab.benchmarks.training.base import load_base
 from trimtab.benchmarks.training.judging import BundleJudge
 from trimtab.errors import TrimtabError
@@ -472,9 +473,14 @@ def test_an_export_replaces_no_bundle_of_another_policy(tmp_path: Path) -> None:
         with pytest.raises(TrimtabError, match=again):
             export_policy(str(source), str(tmp_path / out), contract=told, lerobot=out == "packed")
     assert (bundle / "config.json").read_bytes() == before
+    for out, told in ((bundle / "rows", "lies within"), ("/proc/x", "cannot be written")):
+        with pytest.raises(TrimtabError, match=f"evaluate: out={out}.* {told}"):
+            command(["evaluate", f"policy={bundle}", f"out={out}"])
     (bundle / "config.json").write_text("{}")  # nothing says what it was
     with pytest.raises(TrimtabError, match=again):
         export_policy(str(network), str(bundle), contract=place)
+    with pytest.raises(TrimtabError, match="lies within .*bundle, a bundle"):
+        command(["calibrate", f"bundle={bundle}", "dataset=x", f"out={bundle / 'inner'}"])
     (tmp_path / "x.pt2").write_bytes(b"mine")
     with pytest.raises(TrimtabError, match=r"x\.pt2: is there already; name a new file"):
         export_policy(str(tmp_path / "other"), str(tmp_path / "x.pt2"))

@@ -7,11 +7,13 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
 
+from trimtab.benchmarks.artefacts.export import check_beside
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.cli.screen import print_line, progress_bar
 from trimtab.benchmarks.training.dataset import load_dataset
@@ -58,6 +60,7 @@ def calibrate(
         raise TrimtabError(f"calibrate: delta={delta:g}: give a share below 1, such as 0.05")
     if os.path.lexists(out) and not (os.path.exists(bundle) and os.path.samefile(out, bundle)):
         raise TrimtabError(f"calibrate: out={out}: is there already; name a new folder, or bundle=")
+    check_beside("calibrate", Path(bundle), Path(out))
     files = read_policy(bundle)
     data = _data(files, bundle, [f"dataset={dataset}", *overrides])
     episodes = [episode for episode in data.episodes if episode.success is not False]

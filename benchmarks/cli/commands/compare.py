@@ -25,8 +25,6 @@ def compare_two(a: str, b: str, runs: str, metric: str, intervals: str, format: 
     options: dict[str, Any] = {"metric": metric} if metric else {}
     words = [("", "", place) if os.path.exists(place) else _label(place, runs) for place in (a, b)]
     for (method, _, place), word in zip(words, (a, b), strict=True):
-        if not word:
-            raise TrimtabError("compare: a= or b= is empty; name a run, a folder or a method")
         if method and not os.path.exists(place):
             raise TrimtabError(
                 f"compare: {word}: there is no such file or folder, and as a method it would be "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trimtab.benchmarks.artefacts import video as films
+from trimtab.benchmarks.artefacts.export import check_beside
 from trimtab.benchmarks.artefacts.vla_eval import VLA_EVAL, vla_eval_result
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
@@ -26,7 +28,7 @@ from trimtab.benchmarks.training.evaluate import Scores
 from trimtab.benchmarks.training.judging import BundleJudge, task_of
 from trimtab.benchmarks.training.rows import FILE_NAME, write_episodes
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_directory, atomic_write_json
+from trimtab.files import atomic_directory, atomic_write_json, unwritable
 from trimtab.policies.serving.protocol import is_server
 
 __all__ = ["evaluate"]
@@ -60,7 +62,13 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
     episodes, backend, filmed = asked["episodes"], asked["backend"], asked["video_episodes"]
     if out and os.path.lexists(out) and not (os.path.isdir(out) and not os.listdir(out)):
         raise TrimtabError(f"evaluate: out={out}: is there already; name a new folder")
+    if out and (reason := unwritable(Path(out).parent)):  # before hours of episodes
+        raise TrimtabError(
+            f"evaluate: out={out}: cannot be written ({reason}); name another folder"
+        )
     bundle = base.load_base(policy)
+    if out and isinstance(bundle.folder, Path):
+        check_beside("evaluate", bundle.folder, Path(out))
     task, options = task_of(bundle, asked["env"] or None, options)
     film_at = films.film_path(asked["video"], policy, task)
     if film_at is None and filmed != FILMED:

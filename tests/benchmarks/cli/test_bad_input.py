@@ -245,7 +245,7 @@ def test_a_value_out_of_range_is_named(words: list[str], part: str, tmp_path: Pa
     [
         ("leaderboard runs=,", "runs=,: names no place"),
         ("compare a=x b=y", "x: there is no such file or folder, and .* runs=runs, which does not"),
-        ("compare a= b=y", "a= or b= is empty"),
+        ("compare a= b=y", "a= is empty; give it a value"),
         ("bench suite=quickstart plan runs=file", "runs=file: is a file; name a folder"),
     ],
 )

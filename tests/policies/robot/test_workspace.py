@@ -103,7 +103,8 @@ def boxed(copy_of: BundleOf, reseal: Any, tmp_path: Path) -> Path:
     named["obs"] |= {"order": NAMES, "units": UNITS}
     reseal(plain, config={"inputs": named})
     (tmp_path / "limits.yaml").write_text(
-        "velocity: 50\nworkspace: {position: [tool_x, tool_y, tool_z], low: [-1, -1, 0], high: 1}\n"
+        "velocity: 50\n"
+        "workspace: {position: [tool_x, tool_y, tool_z], low: [-1, -1e0, 0], high: 1}\n"
     )
     limits = command_limits("export", str(tmp_path / "limits.yaml"))
     return withhold_weights(plain, tmp_path / "boxed", limits)
