@@ -150,7 +150,8 @@ class Workspace:
         for end, none in (("low", -np.inf), ("high", np.inf)):
             given = none if getattr(self, end) is None else getattr(self, end)
             try:
-                ends.append(np.broadcast_to(np.asarray(given, np.float32), (len(found),)))
+                with np.errstate(over="ignore"):  # beyond float32 there is no limit
+                    ends.append(np.broadcast_to(np.asarray(given, np.float32), (len(found),)))
             except ValueError as error:
                 raise TrimtabError(
                     f"limits: workspace.{end}={given}: give one number, or {len(found)}"
