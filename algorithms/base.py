@@ -114,6 +114,8 @@ class Needs:
             then normalises by what it gathers.
         own_statistics: whether it scales rewards or observations by statistics of what it gathers,
             to which a dataset adds nothing; so it is refused one.
+        base_state: whether its base may hand a state on from one decision to the next (a recurrent
+            network). The state of a decision is then stored beside what was observed.
     """
 
     required: Set[str] = frozenset()
@@ -124,6 +126,7 @@ class Needs:
     transitions_only: bool = False
     from_nothing: bool = False
     own_statistics: bool = False
+    base_state: bool = False
 
 
 @dataclass(frozen=True)

@@ -251,6 +251,10 @@ class Agent:
                     assert isinstance(kept, NetworkState)
                     kept.keep(state, rows)
 
+    def with_memories(self, obs: ArrayObs) -> ArrayObs:
+        """Return an observation with what is remembered now, as the next decision would read it."""
+        return joined(obs, **{name: memory.read() for name, memory in self._memories.items()})
+
     def rewarded(self, reward: NDArray[Any]) -> None:
         """Pass the rewards of the last actions to the memories; call it before ``reset``.
 
@@ -314,16 +318,20 @@ class Agent:
         return np.stack([left.pop(0) for left in self._pending])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history, for checkpoints of a collector.
+        """Return the history and the memories, for checkpoints of a collector.
 
-        A collector needs no more: the learner draws its own noise and reads no memories, and the
-        collector executes whole chunks.
+        A collector needs no more: the learner draws its own noise, its policy remembers a state at
+        most, and the collector executes whole chunks.
         """
         past = None if self._history is None else tree_map(np.copy, self._history)
-        return {"past": past, "fresh": self._at_start.copy()}
+        found = {"past": past, "fresh": self._at_start.copy()}
+        kept = {name: memory.values.copy() for name, memory in self._memories.items()}
+        return {**found, "memories": kept} if kept else found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the history that ``state_dict`` returned."""
+        """Restore what ``state_dict`` returned."""
         past = state["past"]
         self._history = None if past is None else tree_map(np.copy, past)
         self._at_start = np.asarray(state["fresh"], np.bool_).copy()
+        for name, memory in self._memories.items():
+            memory.values[:] = state["memories"][name]

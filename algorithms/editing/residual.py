@@ -94,7 +94,7 @@ class Residual(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
-    needs = Needs({"base"})
+    needs = Needs({"base"}, base_state=True)
     capturable = True
 
     def __init__(

@@ -37,6 +37,7 @@ from trimtab.policies.bundle.program import write_program
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.foreign import read_foreign, write_foreign
 from trimtab.policies.imports.weights import is_lerobot
+from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.policies.kinds.real_time_chunking import RealTimeChunkingPolicy
 from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
 from trimtab.policies.memory import state_parts
@@ -252,7 +253,7 @@ def export_bundle(
     if chunking:
         bundle = replace(bundle, policy=CHUNKING[chunking](bundle.policy))
     policy, changed = adjusted_policy(bundle, settings or {})
-    if state_parts(policy.spec.parts):
+    if isinstance(policy, BlackBoxPolicy) and state_parts(policy.spec.parts):
         # What its graph hands on is a second output, which only the graph itself has.
         withhold_weights(bundle.folder, out, limits)
         return check_bundle(out)

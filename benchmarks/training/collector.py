@@ -28,6 +28,7 @@ from trimtab.envs.vector import make_vec, make_vec_elsewhere, simulator_device
 from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.agent import Agent, PolicyInputs
+from trimtab.policies.memory import state_parts
 from trimtab.types import Tensor
 
 VectorEnv = EpisodeVectorEnv | DictVectorEnv | ProcessVectorEnv
@@ -113,12 +114,13 @@ class Collector:
         self.agent = Agent(
             self._explore,
             envs.num_envs,
-            PolicyInputs(history=history),
+            self._inputs(history),
             act_steps=envs.single_action_space.shape[0],
             deterministic=True,  # a method draws its own noise
         )
         # A replay buffer builds histories when it is sampled; a rollout has to store them.
         self._stores_history = bool(algorithm.pace.rollout_steps) and history > 1
+        self._keeps_state = bool(state_parts(algorithm.policy.spec.parts))
         self._history: Any = self.obs
         self._warmup = False
         self._chunk: Any = None  # the actions [N, act_steps, A] whose outcome is not stored yet
@@ -126,6 +128,13 @@ class Collector:
         self.episodes = 0
         self.last_return = 0.0
         self.last_success: float | None = 0.0  # None if the task defines none
+
+    def _inputs(self, history: int) -> PolicyInputs:
+        """Return what is read beside an observation: a history, or the state of a frozen base."""
+        policy = self.algorithm.policy
+        if not state_parts(policy.spec.parts):
+            return PolicyInputs(history=history)
+        return policy.inputs
 
     def step(self, *, warmup: bool) -> int:
         """Execute one chunk in every environment; return the steps taken.
@@ -160,7 +169,9 @@ class Collector:
         next_obs, reward, terminated, truncated, info = outcome
         ended = terminated | truncated
         observed = self._observed(next_obs, info["final_obs"], ended, reward)
-        if self._stores_history:
+        if self._keeps_state:
+            before, after = self._history, self.agent.with_memories(observed)
+        elif self._stores_history:
             before, after = self._history, tree_map(_append, self._history, observed)
         else:
             before, after = self.obs, observed

@@ -28,6 +28,7 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
 from trimtab.envs.vector import simulator_device
+from trimtab.policies.memory import state_parts
 from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
 
 logger = logging.getLogger(__name__)
@@ -289,7 +290,7 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
     # Beside a dataset's source, which draws by the run's seed, the ring draws by another: two equal
     # generators would always pair rows of the same age.
     seed = config["seed"] if dataset is None else _seed(config, 1)
-    seen_parts = observed.parts or observed.obs_dim
+    seen_parts = _stored(observed, algorithm.policy.spec)
     ring |= {"seed": seed, "device": config["device"]}
     buffer = ReplayBuffer(capacity, seen_parts, action_shape, **ring)
     share, relabelled = algorithm.batch_spec.goal, None
@@ -297,6 +298,13 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
         assert plan.goals is not None
         relabelled = Relabelled(buffer, plan.goals, share, _seed(config, 3))
     return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"], relabelled)
+
+
+def _stored(observed: PolicySpec, read: PolicySpec) -> int | Mapping[str, Part]:
+    """Return what a ring holds of an observation: also the state that a base hands on."""
+    if not (states := state_parts(read.parts)):
+        return observed.parts or observed.obs_dim
+    return {**observed.layout, **{name: Part(part.shape) for name, part in states.items()}}
 
 
 def _seed(config: RunConfig, purpose: int) -> int:

@@ -29,6 +29,7 @@ from trimtab.benchmarks.training.tracking import chosen_trackers
 from trimtab.datasets.episodes import Dataset
 from trimtab.envs.vector import simulator_device
 from trimtab.errors import TrimtabError
+from trimtab.policies.memory import state_parts
 from trimtab.policies.registry import check_is_kind
 
 __all__ = ["check_data", "check_method", "check_uses", "checked_plan"]
@@ -145,7 +146,17 @@ def _base_fits(plan: Plan) -> None:
     base = plan.base
     if base is None:
         return
-    check_policy_fits(base, plan.spec, plan.env, called="base")
+    states = plan.method.needs.base_state
+    check_policy_fits(base, plan.spec, plan.env, called="base", states=states)
+    handed_on = state_parts(base.policy.spec.parts)
+    device = plan.config["device"]
+    simulated = handed_on and simulator_device(plan.env.id, device, **plan.env.options) != "cpu"
+    if handed_on and (plan.config["dataset"] is not None or simulated):
+        raise TrimtabError(
+            f"base {base.folder} hands on {', '.join(handed_on)} to its next decision, which no "
+            "dataset has and a simulator on a GPU does not keep; leave dataset= out, and give "
+            "device=cpu"
+        )
     if "start" in plan.method.needs.required and next(base.policy.parameters(), None) is None:
         raise TrimtabError(
             f"base {base.folder} has no weights, and {plan.config.algorithm} tunes those of its "

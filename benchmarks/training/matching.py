@@ -17,6 +17,7 @@ from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle
+from trimtab.policies.memory import state_parts
 from trimtab.types import PolicySpec
 
 __all__ = ["check_dataset_fits", "check_policy_fits", "check_recipe_fits", "check_same_task"]
@@ -26,7 +27,9 @@ logger = logging.getLogger(__name__)
 _UNKNOWN = "unknown"  # environment of a dataset whose file does not say it
 
 
-def check_policy_fits(bundle: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str) -> None:
+def check_policy_fits(
+    bundle: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str, states: bool = False
+) -> None:
     """Check that a policy reads and commands what a task has.
 
     Args:
@@ -35,6 +38,7 @@ def check_policy_fits(bundle: Bundle, spec: PolicySpec, env: EnvSpec, *, called:
         env: the task.
         called: what its user named it as: ``base`` or ``oracle`` of a run, or a ``policy`` that is
             judged.
+        states: whether its user keeps the state that it hands on.
 
     Raises:
         TrimtabError: naming what differs.
@@ -48,11 +52,13 @@ def check_policy_fits(bundle: Bundle, spec: PolicySpec, env: EnvSpec, *, called:
             f"{OBSERVATIONS[ours]} (observations={ours}); write observations={theirs}, or give "
             f"another {called}"
         )
-    remembered = [name for name, part in have.parts.items() if part.remembered]
+    kept = state_parts(have.parts) if states and not bundle.policy.noise_shape[0] else {}
+    remembered = [n for n, part in have.parts.items() if part.remembered and n not in kept]
     if called != "policy" and remembered:
         raise TrimtabError(
-            f"{where} reads {', '.join(remembered)} of its episode, which methods that learn do "
-            f"not keep; judge it by trimtab evaluate, or give another {called}"
+            f"{where} reads {', '.join(remembered)} of its episode, which this method does not "
+            "keep (residual keeps the state of a base without noise); judge it by trimtab "
+            f"evaluate, or give another {called}"
         )
     if spec.history != have.history:
         raise TrimtabError(f"history={spec.history}: {where} reads {have.history}; leave it out")

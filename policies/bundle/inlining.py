@@ -54,7 +54,12 @@ def _nodes(
     part = compose.add_prefix(part, prefix, *[False] * 6)  # of functions; it misses names in loops
     add_prefix(part.graph, prefix)
     wires = dict(zip([port.name for port in part.graph.input], node.input, strict=True))
-    wires |= dict(zip([port.name for port in part.graph.output], node.output, strict=True))
+    action, *handed_on = sorted(part.graph.output, key=lambda port: port.name != f"{prefix}action")
+    wires |= dict(zip([action.name], node.output, strict=True))
+    for port in handed_on:  # to the next decision: an output of the whole, too
+        wires[port.name] = port.name.removeprefix(prefix)
+        port.name = wires[port.name]
+        model.graph.output.append(port)
     _rename(part.graph, wires)
     model.graph.initializer.extend(part.graph.initializer)
     model.graph.value_info.extend(part.graph.value_info)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import joined
+from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Obs, PolicySpec, Statistics
@@ -126,6 +127,11 @@ class EditedPolicy(Policy):
         self.editor = editor
         self.scale = float(scale)
         self.act_steps = editor.spec.horizon
+
+    @property
+    def inputs(self) -> PolicyInputs:
+        """What it reads at each decision; what it hands on to the next one is its base's."""
+        return replace(super().inputs, advance=self.base.inputs.advance)
 
     def train(self, mode: bool = True) -> EditedPolicy:
         """Set the editor's mode; the frozen base stays in evaluation mode."""
