@@ -171,7 +171,7 @@ class Contract:
     def numbers(self) -> dict[str, int]:
         """How many numbers of a tick each part of an observation has, pictures left out."""
         found = self.observed.items()
-        return {name: math.prod(shape) for name, (shape, kind) in found if kind == "float32"}
+        return {name: math.prod(shape) for name, (shape, dtype) in found if dtype == "float32"}
 
     def box(self, workspace: Workspace) -> Box:
         """Return a workspace with its places in an observation.

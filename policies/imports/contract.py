@@ -270,11 +270,10 @@ class _Reader:
         limits = {} if top.get("limits") is None else top["limits"]
         if not isinstance(limits, dict):
             raise self.refusal("limits: must be a mapping, such as velocity: 2.0")
-        limits = {
-            name: list(self.by_joint(value, f"limits.{name}"))
-            if isinstance(value, dict) and name != "workspace"
-            else value
-            for name, value in limits.items()
+        limits |= {
+            name: list(self.by_joint(limits[name], f"limits.{name}"))
+            for name in limits.keys() - {"workspace"}
+            if isinstance(limits[name], dict)
         }
         if limits:
             limits = Limits.parse(limits, self.where).to_json()
