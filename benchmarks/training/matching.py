@@ -52,7 +52,7 @@ def check_policy_fits(
             f"{OBSERVATIONS[ours]} (observations={ours}); write observations={theirs}, or give "
             f"another {called}"
         )
-    kept = state_parts(have.parts) if states and not bundle.policy.noise_shape[0] else {}
+    kept = state_parts(have.parts) if states and 0 in bundle.policy.noise_shape else {}
     remembered = [n for n, part in have.parts.items() if part.remembered and n not in kept]
     if called != "policy" and remembered:
         raise TrimtabError(

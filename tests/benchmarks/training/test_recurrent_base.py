@@ -150,6 +150,15 @@ def test_a_killed_run_goes_on_to_the_same_weights(base: Path, tmp_path: Path) ->
     ("more", "told"),
     [
         (["algorithm=dsrl_sac"], "reads state of its episode, which this method does not keep"),
+        (
+            [
+                "algorithm=residual",
+                "dataset=two_doors",
+                "offline_share=0.5",
+                "algorithm.store_base=false",
+            ],
+            "hands on state .* no dataset has",
+        ),
     ],
 )
 def test_what_cannot_keep_it_says_so(
