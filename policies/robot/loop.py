@@ -80,6 +80,7 @@ class LoopReport:
         missed: ticks that ended after the next one was due.
         phases: each part of a tick, by its name.
         counts: events of the policy (``PolicyRunner.counts``).
+        outside: where the robot has left its workspace (``PolicyRunner.outside``); empty: nowhere.
     """
 
     played: int
@@ -87,6 +88,7 @@ class LoopReport:
     missed: int
     phases: Mapping[str, Phase]
     counts: Mapping[str, int]
+    outside: str = ""
 
     def __str__(self) -> str:
         """Return a few lines of text."""
@@ -97,7 +99,8 @@ class LoopReport:
             for name, one in self.phases.items()
         ]
         events = ", ".join(f"{name} {count}" for name, count in self.counts.items() if count)
-        return "\n".join([head, *lines, *([f"  {events}"] if events else [])])
+        left = f"left the workspace: {self.outside}" if self.outside else ""
+        return "\n".join([head, *lines, *(f"  {more}" for more in (events, left) if more)])
 
 
 def control_loop(
@@ -167,6 +170,7 @@ def control_loop(
                 for name, one, late in zip(PHASES, durations, missed, strict=True)
             },
             counts=dict(policy.counts),
+            outside=policy.outside,
         )
     finally:
         try:

@@ -28,6 +28,7 @@ from trimtab.policies.runtime import (
     RecedingHorizon,
     SafeAction,
     Workspace,
+    control_loop,
     load_policy,
 )
 
@@ -80,6 +81,30 @@ def test_without_a_fallback_it_raises_until_a_reset() -> None:
             runner.step([seen])
     runner.reset()
     assert runner.step([0.0]).item() == 0.0
+
+
+class Instant:
+    """A clock on which waiting takes no time."""
+
+    def __init__(self) -> None:
+        self._moment = 0.0
+
+    def now(self) -> float:
+        return self._moment
+
+    def sleep_until(self, moment: float) -> None:
+        self._moment = max(self._moment, moment)
+
+
+def test_the_report_of_a_loop_says_what_has_left() -> None:
+    runner = numbered(fallback=Hold(), limits=Limits(workspace=BOX))
+    seen = iter([0.0, 1.0, 2.75, 9.0, 0.0])
+    report = control_loop(runner, lambda: [next(seen)], lambda _: None, ticks=5, clock=Instant())
+    assert report.counts["outside"] == 3
+    assert "left the workspace: x is 2.75 m" in str(report) and runner.outside == ""
+    runner.reset()
+    quiet = control_loop(runner, lambda: [0.0], lambda _: None, ticks=5, clock=Instant())
+    assert quiet.outside == "" and "workspace" not in str(quiet)
 
 
 def test_nothing_is_asked_outside_and_what_was_asked_is_thrown_away() -> None:
