@@ -23,7 +23,7 @@ from trimtab.benchmarks.training.without_task import (
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
-from trimtab.policies.bundle.adjusting import adjusted
+from trimtab.policies.bundle.adjusting import adjustable, adjusted
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.imports.actors import FILE, NONE, Actor, Unsaid
 from trimtab.policies.imports.chunks import LEROBOT_MODEL, ChunkActor
@@ -63,8 +63,10 @@ def export_weights(
     spec, task = _of_task(env, ends, rate, where) if env else _of_contract(actor, ends, rate, model)
     shapes = replace(spec, horizon=actor.horizon, every_tick=actor.history > 1)
     policy = actor.policy(shapes.with_history(actor.history))
+    before, changed = adjustable(policy), dict[str, Any]()
     if settings:
         policy = adjusted(policy, settings)
+        changed = {key: {"from": before[key], "to": value} for key, value in settings.items()}
     names = {"observation": list(actor.obs_names)}
     training = {
         "algorithm": library,
@@ -74,16 +76,10 @@ def export_weights(
     described = described_by(said, widths, names, where)
     if limits is not None or said.get("limits") is not None:
         described["limits"] = said["limits"] if limits is None else limits
-    save_bundle(
-        policy,
-        out,
-        contract={
-            **task,
-            "act_steps": actor.act_steps,
-            "training": training,
-            **described,
-        },
-    )
+    contract_of_bundle = {
+        **task, "act_steps": actor.act_steps, "training": training, "changed": changed, **described,
+    }  # fmt: skip
+    save_bundle(policy, out, contract=contract_of_bundle)
     return check_bundle(out)
 
 

@@ -75,6 +75,7 @@ class DeviceEvaluator:
             check: called before every decision; what it raises ends the evaluation.
         """
         envs, history = self.envs, policy.spec.history
+        policy.inputs.check_whole_chunks(envs.act_steps)
         started = time.perf_counter()
         noise = self._noise(policy, deterministic)
         obs = envs.reset(seed=self.seeds[0])[0]  # back to episode 0: always the same episodes

@@ -135,6 +135,7 @@ def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> 
     assert max(errors.values()) < 1e-4
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.policy.kind == "unet_diffusion" and bundle.config["chunking"]["act_steps"] == 2
+    assert bundle.config["changed"]["sampling_steps"] == {"from": files.LEVELS, "to": 1}
     spec = bundle.policy.spec
     # Clipped actions are from -1 to 1 in the network's units: nothing else has to bound them.
     ends = [(one - files.ACTION_OFFSET) / files.ACTION_SCALE for one in (-1, 1)]

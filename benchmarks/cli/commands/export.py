@@ -33,8 +33,6 @@ def export(
         print_line(f"{written}: {out}")
         return 0
     settings = policy_settings(list(overrides))
-    if (env or contract) and settings:
-        raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
     errors = export_policy(
         run, out, env=env, contract=contract, weights=weights == "true", chunking=chunking,
         settings=settings, limits=command_limits("export", limits) if limits else None,
