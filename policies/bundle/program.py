@@ -42,11 +42,13 @@ def write_program(policy: Policy, path: str | Path) -> float:
         TrimtabError: if the policy has no weights or cannot be exported, if the program gives other
             actions than the policy, or if the file cannot be written.
     """
-    for one in policy.modules():
-        if isinstance(one, BlackBoxPolicy | ChoicePolicy):
+    for kind, why in (
+        (BlackBoxPolicy, "a black box has no weights that torch could run"),
+        (ChoicePolicy, "choices are branches of an ONNX graph alone"),
+    ):
+        if any(isinstance(one, kind) for one in policy.modules()):
             raise TrimtabError(
-                f"export: {path}: a {one.kind} policy has no program; leave out .pt2, and use the "
-                "policy.onnx of its bundle"
+                f"export: {path}: {why}; leave out .pt2, and use the policy.onnx of its bundle"
             )
     frozen = frozen_copy(policy)
     obs = observations(torch.zeros(2, policy.spec.obs_dim), policy.spec)

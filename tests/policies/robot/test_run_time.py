@@ -402,7 +402,7 @@ def test_export_says_what_it_cannot_make(
         ([one, out, "choices={sampling_steps: [2"], "not YAML"),
         ([one, out, f"mix={mixed}"], "a flow and a choice policy predict different things"),
         ([one, f"{out}.pt2", f"mix={mixed}"], "a run or bundle alone"),
-        ([f"run={chosen}", f"{out}.pt2"], "a choice policy has no program"),
+        ([f"run={chosen}", f"{out}.pt2"], "choices are branches of an ONNX graph"),
         ([f"run={chosen}", out, "policy.candidates=1"], "no such setting"),
     ):
         assert said in refused("export", *words, capfd=capfd)
