@@ -177,7 +177,7 @@ def evaluate(
         backend: what runs the policy, ``torch`` or ``onnx``.
         deterministic: whether the noise is zero; None takes what the bundle says.
         inputs: values of the policy's inputs that differ from their defaults, such as
-            ``{"guidance": 3}``.
+            ``{"guidance": 3}``; ``noise``, of one row, is that of every decision.
         delay_ms: milliseconds from an observation to its answer, while the robot plays on, or
             ``measured`` for what a decision takes on this machine.
         jitter: standard deviation of the delay's logarithm.
@@ -221,6 +221,8 @@ def export(
     contract: str | os.PathLike[str] | None = None,
     weights: bool = True,
     chunking: str | None = None,
+    choices: Mapping[str, Any] | None = None,
+    mix: str | os.PathLike[str] | None = None,
     limits: Mapping[str, Any] | None = None,
     lerobot: bool = False,
     **settings: Any,
@@ -237,6 +239,10 @@ def export(
         contract: YAML file that says what a file of others does not.
         weights: False for the graph alone, which others can run and steer.
         chunking: ``rtc`` or ``rti`` for a policy that goes on from the chunk that is being played.
+        choices: settings that the user of the bundle chooses while it runs, the default first, such
+            as ``{"sampling_steps": [10, 5, 2]}``.
+        mix: a run or bundle whose predictions are mixed with those of this one, by the input
+            ``mix``.
         limits: of a robot's commands, such as ``{"velocity": 1.0}``; None for those that the bundle
             or the run's contract states.
         lerobot: True for a policy folder of LeRobot, with the bundle in it.
@@ -260,6 +266,7 @@ def export(
             source, target, env=env or "",
             contract=_path("export", "contract", contract) if contract else "",
             weights=weights, chunking=chunking or "", settings=settings, limits=limits,
+            choices=choices, mix=_path("export", "mix", mix) if mix else "",
             lerobot=lerobot,
         )  # fmt: skip
     return Path(target)

@@ -7,6 +7,7 @@ known, and ``reset`` when episodes end. NumPy is the only library that this modu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,8 @@ from trimtab.observations import FLAT, Part, count, joined, tree_map
 from trimtab.policies.memory import MEMORIES, Memory, NetworkState
 
 __all__ = [
-    "PREVIOUS", "RESTART", "WEIGHTS", "Advance", "Agent", "ArrayObs", "Decide", "PolicyInputs",
+    "NOISE", "PREVIOUS", "RESTART", "WEIGHTS", "Advance", "Agent", "ArrayObs", "Decide",
+    "PolicyInputs",
 ]  # fmt: skip
 
 Array = NDArray[np.float32]
@@ -28,6 +30,9 @@ PREVIOUS, WEIGHTS, RESTART = "previous_chunk", "chunk_weights", "restart"
 """Inputs that a robot's mode fills with its plan: the chunk that is being played, from the tick of
 the observation on, ``[H, A]`` in raw units; how much each of its actions binds ``[H]``, from 0 to
 1; whether the sampler begins with it, 0 or 1. All are 0 where there is no plan."""
+
+NOISE = "noise"
+"""Input with which a policy's user fixes its noise: a golden ticket (arXiv 2603.15757)."""
 
 ArrayObs = NDArray[Any] | Mapping[str, NDArray[Any]]
 """Observations of N rows: ``[N, O]``, or named parts ``[N, ...]``."""
@@ -83,7 +88,8 @@ class PolicyInputs:
     def values(self, chosen: Mapping[str, Any]) -> dict[str, Array]:
         """Return the value of each input for one row: the user's, or else its default.
 
-        For an input that a memory fills, it is the value at the start of an episode.
+        For an input that a memory fills, it is the value at the start of an episode; for one with
+        choices, the number of the choice. ``noise`` may be chosen, and is no input of a graph.
 
         Raises:
             TrimtabError: if a name is unknown, or a value has another shape or is not finite.
@@ -94,11 +100,29 @@ class PolicyInputs:
             for name, part in given.items()
             if not part.remembered or MEMORIES[part.remembered].chosen
         ]
+        choosable += [NOISE] if math.prod(self.noise_shape) else []
         for name in chosen:
             if name not in choosable:
                 known = f"it has {', '.join(choosable)}" if choosable else "it has none"
                 raise TrimtabError(f"the policy has no input {name!r}; {known}")
+        self.fixed_noise(chosen)
         return {name: _input(name, part, chosen) for name, part in given.items()}
+
+    def fixed_noise(self, chosen: Mapping[str, Any]) -> Array | None:
+        """Return the noise of one row that the user has fixed; None if it is drawn.
+
+        Raises:
+            TrimtabError: if it has another shape, or is not finite.
+        """
+        given = chosen.get(NOISE)
+        if given is None:
+            return None
+        noise = _input(NOISE, Part(self.noise_shape, given=0.0), {NOISE: given})
+        if np.shape(given) != self.noise_shape:
+            raise TrimtabError(
+                f"input {NOISE}: has shape {np.shape(given)}; the policy's is {self.noise_shape}"
+            )
+        return noise
 
     def memories(self, rows: int) -> dict[str, Memory]:
         """Return a new memory for N rows for each part that asks for one, by name."""
@@ -110,6 +134,8 @@ class PolicyInputs:
 
 
 def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
+    if part.choices and name in chosen:
+        chosen = {name: _number_of(name, part, chosen[name])}
     try:
         given = np.asarray(chosen.get(name, part.given))
         if given.dtype.kind not in "biuf":  # numpy would parse text as a number
@@ -125,6 +151,18 @@ def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
     return value
 
 
+def _number_of(name: str, part: Part, value: Any) -> int:
+    """Return the number of a choice."""
+    plain = np.asarray(value).tolist()
+    (told,) = plain if isinstance(plain, list) and len(plain) == 1 else (plain,)
+    if told not in part.choices:
+        known = ", ".join(map(str, part.choices))
+        raise TrimtabError(
+            f"input {name}: {str(told):.60} is no choice of the policy; take {known}"
+        )
+    return part.choices.index(told)
+
+
 class Agent:
     """Runs a policy in N environments side by side.
 
@@ -137,8 +175,8 @@ class Agent:
         rows: number N of environments.
         policy_inputs: the inputs of the policy.
         act_steps: number of actions that are executed of each chunk.
-        deterministic: whether the noise is zero instead of sampled.
-        inputs: values of inputs that differ from their defaults.
+        deterministic: whether the noise is zero instead of sampled, where it is not fixed.
+        inputs: values of inputs that differ from their defaults; ``noise``, of one row, fixes it.
 
     Raises:
         TrimtabError: if an input is unknown or has a wrong value.
@@ -171,22 +209,26 @@ class Agent:
     def set_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Change the values of some inputs; the others keep theirs.
 
-        The new start value of a memory applies from the next episode on.
+        The new start value of a memory applies from the next episode on. ``noise`` is that of every
+        decision from now on; None draws it again.
 
         Raises:
             TrimtabError: if an input is unknown or has a wrong value.
         """
         chosen = {**self._chosen, **inputs}
         self._inputs = self.policy_inputs.values(chosen)
+        self._fixed = self.policy_inputs.fixed_noise(chosen)
         self._chosen = chosen
 
     def draw_noise(self, count: int, row: int = 0) -> Array:
-        """Return the next noise of a row, ``[count, *noise_shape]``; zeros if deterministic.
+        """Return the next noise of a row, ``[count, *noise_shape]``: fixed, zeros or drawn.
 
         Raises:
             TrimtabError: if the row has no seed yet.
         """
         shape = (count, *self.policy_inputs.noise_shape)
+        if self._fixed is not None:
+            return np.broadcast_to(self._fixed, shape).copy()
         if self.deterministic:
             return np.zeros(shape, np.float32)
         stream = self._streams[row]
@@ -249,9 +291,8 @@ class Agent:
             where: as of :meth:`act`.
         """
         deciding = range(self.rows) if where is None else np.flatnonzero(where).tolist()
-        if not self.deterministic:
-            for row in deciding:
-                self._noise[row] = self.draw_noise(1, row)[0]
+        for row in deciding:
+            self._noise[row] = self.draw_noise(1, row)[0]
         read = self._append_history(obs, where)
         if self._inputs:
             inputs = {

@@ -100,6 +100,12 @@ class Normalizer(nn.Module):
         self.action_shift.copy_((high + low) / 2)
         self.action_scale.copy_(half.clamp_min(_SMALLEST_RANGE))
 
+    def take_maps(self, inner: Normalizer) -> None:
+        """Take the maps of a policy within this one, which reads further inputs after it."""
+        for name in ("obs_shift", "obs_scale", "action_shift", "action_scale"):
+            values = getattr(inner, name)
+            getattr(self, name)[: len(values)].copy_(values)
+
     def take_range(self, obs: Obs) -> None:
         """Take the range of some observations for that of all; pictures keep theirs.
 

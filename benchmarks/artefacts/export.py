@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.artefacts.weights import export_weights
-from trimtab.benchmarks.training.base import load_base, training
+from trimtab.benchmarks.training.base import base_label, load_base, training
 from trimtab.benchmarks.training.folder import POLICY, is_run, read_result
 from trimtab.benchmarks.training.record import results_of
 from trimtab.benchmarks.training.without_task import NO_TASK
@@ -29,7 +29,7 @@ from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError, nearest
 from trimtab.files import read_json, sha256_file
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle.adjusting import adjusted_policy
+from trimtab.policies.bundle.adjusting import adjusted_policy, with_choices
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.files import CONFIG, FORMAT, MODEL, ONNX, described_in
 from trimtab.policies.bundle.lerobot import read_packed, write_lerobot
@@ -38,6 +38,7 @@ from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.foreign import read_foreign, write_foreign
 from trimtab.policies.imports.weights import is_lerobot
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
+from trimtab.policies.kinds.mixed import MixedPolicy
 from trimtab.policies.kinds.real_time_chunking import RealTimeChunkingPolicy
 from trimtab.policies.kinds.real_time_iteration import RealTimeIterationPolicy
 from trimtab.policies.memory import state_parts
@@ -86,6 +87,8 @@ def export_policy(
     weights: bool = True,
     chunking: str = "",
     settings: Mapping[str, Any] | None = None,
+    choices: Mapping[str, Any] | None = None,
+    mix: str = "",
     limits: Mapping[str, Any] | None = None,
     lerobot: bool = False,
 ) -> dict[str, float]:
@@ -101,6 +104,8 @@ def export_policy(
         weights: False for a black box, the graph alone.
         chunking: as for :func:`export_bundle`.
         settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
+        choices: settings that the user of the bundle chooses (:func:`export_bundle`).
+        mix: a run or bundle whose policy is mixed with this one (:func:`export_bundle`).
         limits: entries of :class:`Limits` for the robot's commands; None for those that a bundle
             states, or that the run's contract did.
         lerobot: whether the folder has the layout of LeRobot's policies, with the bundle in it.
@@ -130,8 +135,9 @@ def export_policy(
         )
     if chunking and chunking not in CHUNKING:
         raise TrimtabError(f"export: chunking={chunking}: {nearest(chunking, CHUNKING)}")
-    if foreign and (chunking or (settings and network)):
-        asked = [*(settings or {}), *(["chunking"] if chunking else [])]
+    if foreign and (chunking or choices or mix or (settings and network)):
+        words = {"chunking": chunking, "choices": choices, "mix": mix}
+        asked = [*(settings or {}), *(word for word, value in words.items() if value)]
         raise TrimtabError(
             f"export: {', '.join(asked)}: {run} has no settings of acting; leave them out"
         )
@@ -142,7 +148,7 @@ def export_policy(
         )
     _check_target(source if source.is_file() else bundle, target)
     if target.suffix == ".pt2":
-        if foreign or not weights or lerobot or chunking or limits:
+        if foreign or not weights or lerobot or chunking or limits or choices or mix:
             raise TrimtabError(f"export: out={out}: a program is made of a run or bundle alone")
         policy, _ = adjusted_policy(load_base(run), settings or {})
         return {"torch.export": write_program(policy, target)}
@@ -154,7 +160,13 @@ def export_policy(
         )
         if foreign or is_lerobot(source)
         else functools.partial(
-            export_bundle, source, settings=settings, chunking=chunking, limits=limits
+            export_bundle,
+            source,
+            settings=settings,
+            choices=choices,
+            mix=mix,
+            chunking=chunking,
+            limits=limits,
         )
     )
     if not weights and not network:  # which is a graph alone anyway
@@ -234,6 +246,8 @@ def export_bundle(
     settings: Mapping[str, Any] | None = None,
     chunking: str = "",
     limits: Mapping[str, Any] | None = None,
+    choices: Mapping[str, Any] | None = None,
+    mix: str = "",
 ) -> dict[str, float]:
     """Write the policy of a run, or of a bundle, as a bundle with ONNX; return its replay errors.
 
@@ -244,6 +258,10 @@ def export_bundle(
             ``{"sampling_steps": 2}``; the contract's entry ``changed`` says them.
         chunking: a name of :data:`CHUNKING`, where the policy is to read what is being played.
         limits: as for :func:`export_policy`.
+        choices: of some settings, what the user of the bundle can choose while it runs, the default
+            first, such as ``{"sampling_steps": [10, 5, 2]}``.
+        mix: a run or bundle whose predictions are mixed with those of this one, by the weight that
+            the user of the bundle chooses (:class:`MixedPolicy`).
 
     Raises:
         TrimtabError: if ``run`` has no policy, a setting does not fit, or the bundle cannot be
@@ -252,9 +270,20 @@ def export_bundle(
     bundle = load_base(str(run))
     if "warning" in bundle.config:  # it is of this policy, as it acts
         logger.warning("%s: its warning is left out; calibrate the new bundle", run)
+    said = dict(training(bundle))
+    if mix:
+        second = load_base(mix)
+        bundle = replace(bundle, policy=MixedPolicy(bundle.policy, second.policy))
+        said.pop("config_hash", None)  # it is no run's own policy any more
+        said |= {"policy": bundle.policy.label, "mixed_with": base_label(second)}
     if chunking:
         bundle = replace(bundle, policy=CHUNKING[chunking](bundle.policy))
-    policy, changed = adjusted_policy(bundle, settings or {})
+    lists = _lists(choices or {})
+    policy, changed = adjusted_policy(
+        bundle, {**(settings or {}), **{name: values[0] for name, values in lists.items()}}
+    )
+    if lists:
+        policy = with_choices(policy, lists)
     if isinstance(policy, BlackBoxPolicy) and state_parts(policy.spec.parts):
         # What its graph hands on is a second output, which only the graph itself has.
         withhold_weights(bundle.folder, out, limits)
@@ -267,13 +296,15 @@ def export_bundle(
         "fingerprint": env.get("fingerprint"),
         "control_rate": bundle.config["control_rate"],
         "act_steps": bundle.config["chunking"]["act_steps"],
-        "training": training(bundle),
+        "training": said,
         "changed": changed,
         **described_in(bundle.config),
         **({} if limits is None else {"limits": limits}),
     }
     results = None
-    if not changed and (run / "result.json").is_file():  # the run's results are of its own policy
+    if (
+        not (changed or mix) and (run / "result.json").is_file()
+    ):  # the run's results are of its own policy
         results = results_of(read_result(run))
     save_bundle(policy, out, contract=contract, results=results)
     return check_bundle(out)
@@ -341,6 +372,25 @@ def export_onnx_file(
             **given,
         },
     )
+
+
+def _lists(choices: Any) -> dict[str, list[Any]]:
+    """Return what can be chosen of each setting; ``none`` is no scheduler, or no temperature.
+
+    Raises:
+        TrimtabError: if it is no mapping of lists.
+    """
+    if not isinstance(choices, Mapping) or not all(
+        isinstance(name, str) and isinstance(values, list | tuple) and values
+        for name, values in choices.items()
+    ):
+        raise TrimtabError(
+            f"export: choices={choices}: give lists, such as {{sampling_steps: [10, 5, 2]}}"
+        )
+    return {
+        name: [None if value == "none" else value for value in values]
+        for name, values in choices.items()
+    }
 
 
 def _close(ours: Any, theirs: Any) -> bool:

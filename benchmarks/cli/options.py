@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from trimtab.envs.registry import checked_names
 from trimtab.errors import TrimtabError
 from trimtab.files import decoded, read_bytes
 from trimtab.policies.bundle.limits import Limits
 
-__all__ = ["command_limits", "policy_inputs", "task_options"]
+__all__ = ["command_limits", "policy_inputs", "setting_choices", "task_options"]
 
 
 def task_options(command: str, text: str, words: Sequence[str] = ()) -> dict[str, Any]:
@@ -44,15 +47,42 @@ def policy_inputs(command: str, text: str) -> dict[str, Any]:
 
     Args:
         command: name of the command, for errors.
-        text: a mapping, such as ``{guidance: 3}``; or nothing.
+        text: a mapping, such as ``{guidance: 3}``; or nothing. A value that ends with ``.npy`` is
+            the file of an array, such as ``{noise: ticket.npy}``.
 
     Raises:
-        TrimtabError: if it is no YAML, no mapping, or has a key that is no name.
+        TrimtabError: if it is no YAML, no mapping, or has a key that is no name, or if a file is
+            no array.
     """
     inputs = _yaml(command, f"inputs={text}", text) if text else {}
     if not isinstance(inputs, dict) or not all(isinstance(name, str) for name in inputs):
         raise TrimtabError(f"{command}: inputs={text}: must be like {{guidance: 3}}")
-    return {name: _number(value) for name, value in inputs.items()}
+    return {
+        name: _array(f"{command}: inputs: {name}={value}", value)
+        if isinstance(value, str) and value.endswith(".npy")
+        else _number(value)
+        for name, value in inputs.items()
+    }
+
+
+def _array(word: str, path: str) -> NDArray[Any]:
+    """Return the array in a file that ``np.save`` wrote."""
+    try:
+        data = io.BytesIO(read_bytes(Path(path).expanduser()))
+        read: Any = np.lib.format.read_array  # numpy does not say its types
+        array: NDArray[Any] = read(data, allow_pickle=False)
+    except (OSError, ValueError, MemoryError) as error:
+        raise TrimtabError(f"{word}: cannot be read as an array ({error})") from error
+    return array
+
+
+def setting_choices(command: str, text: str) -> Any:
+    """Return what can be chosen of some settings, as ``{sampling_steps: [10, 5]}`` says it.
+
+    Raises:
+        TrimtabError: if it is no YAML.
+    """
+    return _yaml(command, f"choices={text}", text) if text else {}
 
 
 def command_limits(command: str, text: str) -> dict[str, Any]:

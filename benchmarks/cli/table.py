@@ -126,7 +126,7 @@ COMMANDS: dict[str, Command] = {
             "inputs": Setting(
                 "",
                 "inputs of the policy that differ from their defaults, such as {guidance: 3} of "
-                "cfgrl, or {return_to_go: 3600} of a decision transformer",
+                "cfgrl, {return_to_go: 3600} of a decision transformer, or {noise: ticket.npy}",
                 of=_PLAYED,
             ),
             "video": Setting(
@@ -287,6 +287,8 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
             "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
             "trimtab export run=runs/…/seed0 out=flowing chunking=rtc",
+            "trimtab export run=runs/…/seed0 out=tunable choices='{sampling_steps: [10, 5, 2]}'",
+            "trimtab export run=runs/…/seed0 out=mixed mix=runs/…/seed1",
             "trimtab export run=runs/…/seed0 out=my-bundle limits='{velocity: 1.0}'",
             "trimtab export run=runs/…/seed0 out=for-lerobot as=lerobot",
         ),
@@ -311,6 +313,16 @@ COMMANDS: dict[str, Command] = {
                 "rtc: the next chunk is drawn to the one that is being played; rti: its sampling "
                 "begins late, with that one; default: neither",
                 ("rtc", "rti"),
+            ),
+            "choices": Setting(
+                "",
+                "settings of acting that are chosen while the policy runs, such as "
+                "{sampling_steps: [10, 5, 2], candidates: [32, 8]}, the default first; default: "
+                "none",
+            ),
+            "mix": Setting(
+                "",
+                "a run or bundle whose predictions are mixed with those of run=, by the input mix",
             ),
             "limits": Setting(
                 "",
@@ -359,6 +371,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab serve policy=<a run or bundle>",
             "trimtab evaluate policy=ws://127.0.0.1:8000 episodes=20",
             "trimtab serve my-bundle host=0.0.0.0 port=8001",
+            "trimtab serve my-bundle inputs='{guidance: 3}'",
         ),
         {
             "policy": Setting(..., "folder of a run or a bundle"),
@@ -376,6 +389,11 @@ COMMANDS: dict[str, Command] = {
                 "true: zero noise, false: sampled noise, where a client sends none; default: what "
                 "the policy's bundle says",
                 ("true", "false"),
+            ),
+            "inputs": Setting(
+                "",
+                "inputs of the policy that differ from their defaults where a client sends none, "
+                "such as {sampling_steps: 5}",
             ),
             "seed": Setting(0, "seed of the noise; each client's begins with it"),
             "connections": Setting(8, "number of clients at the same time", least=1),

@@ -29,7 +29,7 @@ from trimtab.benchmarks.training.without_task import has_task
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
-from trimtab.policies.agent import RESTART, ArrayObs, Decide, PolicyInputs
+from trimtab.policies.agent import NOISE, RESTART, ArrayObs, Decide, PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.bundle.files import Array, Contract, inputs_of
 from trimtab.policies.bundle.golden import golden_rows
@@ -170,6 +170,11 @@ class BundleJudge:
     def usual_decision(self, mode: str) -> tuple[ArrayObs, Array]:
         """Return observation and noise of one row, as a robot in a mode usually asks with them."""
         golden = {name: rows[:1].numpy() for name, rows in golden_rows(self.bundle.policy).items()}
+        golden |= {
+            name: value[None]
+            for name, value in self.bundle.policy.inputs.values(self.inputs).items()
+            if self.bundle.policy.inputs.parts[name].choices
+        }
         if RESTART in golden:  # there is a plan, but at an episode's start
             golden[RESTART][:] = mode == "rti"
         return inputs_of(golden, Contract.parse(self.bundle.config, str(self.bundle.folder)))
@@ -324,8 +329,9 @@ class BundleJudge:
 
 
 def _short(value: Any) -> str:
-    """Return an input's value as a name has it."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """Return an input's value as a name has it; of many numbers, such as a noise, their hash."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 60 else sha256_json({"value": value})[:8]
 
 
 def _unlike_defaults(policy_inputs: PolicyInputs, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -335,11 +341,14 @@ def _unlike_defaults(policy_inputs: PolicyInputs, chosen: Mapping[str, Any]) -> 
         TrimtabError: if one is unknown or does not fit.
     """
     values, defaults = policy_inputs.values(chosen), policy_inputs.values({})
-    return {
-        name: values[name].item() if values[name].size == 1 else values[name].tolist()
-        for name in sorted(chosen)
-        if not np.array_equal(values[name], defaults[name])
-    }
+    fixed = policy_inputs.fixed_noise(chosen)
+    found = {} if fixed is None else {NOISE: fixed.tolist()}
+    for name in sorted(chosen.keys() - {NOISE}):
+        if not np.array_equal(values[name], defaults[name]):
+            value = values[name].item() if values[name].size == 1 else values[name].tolist()
+            choices = policy_inputs.parts[name].choices
+            found[name] = choices[int(value)] if choices else value
+    return found
 
 
 def _on_torch(bundle: Bundle) -> Decide:

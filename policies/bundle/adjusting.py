@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +16,10 @@ from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.bundle.onnx_export import export_onnx
 from trimtab.policies.defaults import OwnDraws, torch_defaults
+from trimtab.policies.kinds.choice import MOST, ChoicePolicy
 from trimtab.policies.registry import build_policy, policy_kinds
 
-__all__ = ["adjustable", "adjusted", "adjusted_graph", "adjusted_policy"]
+__all__ = ["adjustable", "adjusted", "adjusted_graph", "adjusted_policy", "with_choices"]
 
 
 def adjustable(policy: Policy) -> dict[str, Any]:
@@ -120,6 +122,40 @@ def _check_same_levels(before: Policy, after: Policy) -> None:
 
 def _is_levels(name: str) -> bool:
     return name.rpartition(".")[2] == "alpha"
+
+
+@torch_defaults()
+def with_choices(policy: Policy, choices: Mapping[str, Any]) -> ChoicePolicy:
+    """Return a policy whose user chooses some settings while it runs.
+
+    Args:
+        policy: it is left as it is.
+        choices: by setting of :func:`adjustable`, what can be chosen: numbers or texts, the default
+            first. None, as where there is no scheduler, is called ``none``. Every scheduler has the
+            settings that the policy's own has.
+
+    Raises:
+        TrimtabError: if there is no such setting, a choice does not fit, or there are too many.
+    """
+    for name in choices:
+        if name in policy.spec.parts:
+            raise TrimtabError(f"choices: {name}: is an input already, which takes any number")
+    told = {name: ["none" if x is None else x for x in values] for name, values in choices.items()}
+    own, variants = adjustable(policy).get("scheduler_settings"), []
+    for combination in itertools.product(*told.values()):
+        settings = {
+            name: None if value == "none" else value
+            for name, value in zip(told, combination, strict=True)
+        }
+        if own and settings.get("scheduler"):
+            settings["scheduler_settings"] = own
+        variants.append(adjusted(policy, settings))
+        if len(variants) > MOST:
+            break
+    base, *others = variants or [policy]
+    with OwnDraws():  # of weights that are replaced
+        configs = [one.config() for one in others]
+        return ChoicePolicy(base, choices=told, variants=configs).eval()
 
 
 def adjusted_policy(bundle: Bundle, settings: Mapping[str, Any]) -> tuple[Policy, dict[str, Any]]:

@@ -411,6 +411,7 @@ def _describe_observation(policy: Policy, units: str, given: Mapping[str, Any]) 
             "order": names or "index",
             **({} if part.given is None else {"given": part.given}),
             **({"remembered": part.remembered} if part.remembered else {}),
+            **({"choices": list(part.choices)} if part.choices else {}),
         }
     return entries
 
@@ -418,6 +419,8 @@ def _describe_observation(policy: Policy, units: str, given: Mapping[str, Any]) 
 def _units(part: Part, units: str) -> str:
     if part.remembered:
         return "remembered by what acts"
+    if part.choices:
+        return "number of a choice, from 0"
     return units if part.given is None else "chosen by the user"
 
 

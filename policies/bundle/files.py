@@ -268,7 +268,8 @@ def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
             if past != history:
                 raise ValueError(f"{name} has {past} observations, the history is {history}")
             shape = tuple(row)
-        found[name] = Part(shape, entry["dtype"], given, entry.get("remembered", ""))
+        choices = tuple(entry.get("choices", ()))
+        found[name] = Part(shape, entry["dtype"], given, entry.get("remembered", ""), choices)
     return found
 
 

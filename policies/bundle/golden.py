@@ -17,7 +17,7 @@ from trimtab.policies.memory import MEMORIES, following
 from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.policies.networks.samplers import TableSampler
 from trimtab.policies.normalizer import Normalizer
-from trimtab.types import Obs
+from trimtab.types import Obs, PolicySpec
 
 __all__ = ["golden_rows", "replay_tolerance"]
 
@@ -34,6 +34,8 @@ def golden_rows(policy: Policy) -> dict[str, Tensor]:
     noise = generator.standard_normal((_ROWS, *policy.noise_shape), dtype=np.float32)
     noise[: _ROWS // 4] = 0.0
     obs = observations(torch.from_numpy(shift + scale * unit), policy.spec)
+    if chosen := _combinations(policy.spec, _ROWS):
+        obs = joined(obs, **chosen)
     drawn = torch.from_numpy(noise)
     device = policy.normalizer.obs_shift.device
     training = policy.training
@@ -50,6 +52,16 @@ def golden_rows(policy: Policy) -> dict[str, Tensor]:
         for name, value in policy.inputs.advance(read, noise).items():
             rows[following(name)] = torch.from_numpy(value)
     return rows
+
+
+def _combinations(spec: PolicySpec, rows: int) -> dict[str, Tensor]:
+    """Return numbers of choices ``[rows, 1]`` by input: every combination in its turn."""
+    found, turn = {}, torch.arange(rows)
+    for name, part in reversed(list(spec.parts.items())):
+        if part.choices:
+            found[name] = (turn % len(part.choices))[:, None].float()
+            turn = turn // len(part.choices)
+    return found
 
 
 def replay_tolerance(policy: Policy, golden: Mapping[str, Tensor]) -> dict[str, float]:

@@ -1,11 +1,11 @@
-"""Put the graphs of black boxes into the graph of a policy that is made of them."""
+"""Put the graphs of black boxes, or of choices, into the graph of a policy that is made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import onnx
-from onnx import compose, version_converter
+from onnx import compose, helper, version_converter
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.black_box import OPERATOR
@@ -20,7 +20,9 @@ def inline(model: onnx.ModelProto, graphs: Sequence[bytes]) -> None:
 
     Args:
         model: what was exported.
-        graphs: those of the policy's black boxes by their numbers, each a whole ONNX model.
+        graphs: those of the policy's black boxes by their numbers, each a whole ONNX model. Where
+            a node is ``optional``, its graph is the branch of an ``If``: the first input says
+            whether it is carried out, and the second is what stands there otherwise.
 
     Raises:
         TrimtabError: if a graph needs other operators than ``model`` can have beside it.
@@ -33,8 +35,9 @@ def inline(model: onnx.ModelProto, graphs: Sequence[bytes]) -> None:
         if (node.domain, node.op_type) != (_DOMAIN, _TYPE):
             nodes.append(node)
             continue
-        (attribute,) = node.attribute  # the black box's number
-        nodes += _nodes(model, node, boxes[attribute.i], f"black_box_{found}_")
+        told = {attribute.name: attribute.i for attribute in node.attribute}
+        replace = _branch if "optional" in told else _nodes
+        nodes += replace(model, node, boxes[told["number"]], f"black_box_{found}_")
         found += 1
     if not found:
         return
@@ -60,12 +63,43 @@ def _nodes(
         wires[port.name] = port.name.removeprefix(prefix)
         port.name = wires[port.name]
         model.graph.output.append(port)
+    # Choices have the same weights; one copy of them is enough.
+    known = {_numbers(one): one.name for one in model.graph.initializer}
+    for one in part.graph.initializer:
+        if (name := known.setdefault(_numbers(one), one.name)) == one.name:
+            model.graph.initializer.append(one)
+        wires[one.name] = name
     _rename(part.graph, wires)
-    model.graph.initializer.extend(part.graph.initializer)
     model.graph.value_info.extend(part.graph.value_info)
     model.functions.extend(part.functions)
     model.ir_version = max(model.ir_version, part.ir_version)
     return list(part.graph.node)
+
+
+def _branch(
+    model: onnx.ModelProto, node: onnx.NodeProto, box: onnx.ModelProto, prefix: str
+) -> list[onnx.NodeProto]:
+    """Return an ``If`` that takes the place of ``node``."""
+    condition, other, *inputs = node.input
+    (output,) = node.output
+    names = [f"{prefix}{which}" for which in ("chosen", "other")]
+    asked = helper.make_node("", inputs, names[:1])
+    bodies = [_nodes(model, asked, box, prefix), [helper.make_node("Identity", [other], names[1:])]]
+    kind = onnx.TensorProto.FLOAT
+    then, otherwise = (
+        helper.make_graph(body, name, [], [helper.make_tensor_value_info(name, kind, None)])
+        for body, name in zip(bodies, names, strict=True)
+    )
+    return [helper.make_node("If", [condition], [output], then_branch=then, else_branch=otherwise)]
+
+
+def _numbers(tensor: onnx.TensorProto) -> bytes:
+    """Return what an initializer holds, without its name."""
+    bare = onnx.TensorProto()
+    bare.CopyFrom(tensor)
+    bare.ClearField("name")
+    data: bytes = bare.SerializeToString(deterministic=True)
+    return data
 
 
 def _version(model: onnx.ModelProto) -> int:

@@ -102,6 +102,9 @@ def _read(name: str, port: Mapping[str, Any]) -> dict[str, str]:
     kind = f"{_shape(port)} {port['dtype']}, {_units(port)}"
     if "remembered" in port:
         return {f"memory {name}": f"{kind}; {port['given']:g} as an episode begins"}
+    if "choices" in port:
+        known = [str(one) for one in port["choices"]]
+        return {f"choice {name}": f"{', '.join(known)}; {known[int(port['given'])]} by default"}
     if "given" in port:
         return {f"input {name}": f"{kind}; {port['given']:g} unless it is chosen"}
     return {called(name): kind, f"{called(name)} order": _order(port["order"])}

@@ -19,6 +19,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.inlining import inline
 from trimtab.policies.features import observations
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
+from trimtab.policies.kinds.choice import ChoicePolicy
 
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 
@@ -41,6 +42,11 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     boxes = [one for one in frozen.modules() if isinstance(one, BlackBoxPolicy)]
     for number, box in enumerate(boxes):
         box.number = number
+    graphs = [box.graph_bytes() for box in boxes]
+    for one in frozen.modules():
+        if isinstance(one, ChoicePolicy):
+            one.first_graph = len(graphs)
+            graphs += [export_onnx(variant, {}) for variant in one.variants]
     # Two rows, because a batch of one would be traced as a fixed size.
     obs = observations(torch.zeros(2, policy.spec.obs_dim), policy.spec)
     parts = dict(obs) if isinstance(obs, Mapping) else {FLAT: obs}
@@ -65,9 +71,7 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     if program is None:
         raise TrimtabError(f"export: a {policy.kind} policy cannot become ONNX")
     model = program.model_proto
-    inline(
-        model, [one.graph_bytes() for one in frozen.modules() if isinstance(one, BlackBoxPolicy)]
-    )
+    inline(model, graphs)
     # The exporter notes on every node which source line it came from; a bundle is no place for the
     # paths of the machine that made it, and without them the same policy gives the same bytes.
     _forget(model)

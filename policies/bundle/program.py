@@ -22,6 +22,7 @@ from trimtab.policies.bundle.onnx_export import Positional, frozen_copy, quiet
 from trimtab.policies.defaults import torch_defaults
 from trimtab.policies.features import observations
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
+from trimtab.policies.kinds.choice import ChoicePolicy
 
 __all__ = ["write_program"]
 
@@ -41,11 +42,14 @@ def write_program(policy: Policy, path: str | Path) -> float:
         TrimtabError: if the policy has no weights or cannot be exported, if the program gives other
             actions than the policy, or if the file cannot be written.
     """
-    if any(isinstance(one, BlackBoxPolicy) for one in policy.modules()):
-        raise TrimtabError(
-            f"export: {path}: a black box has no weights that torch could run; leave out .pt2, and "
-            "use the policy.onnx of its bundle"
-        )
+    for kind, why in (
+        (BlackBoxPolicy, "a black box has no weights that torch could run"),
+        (ChoicePolicy, "choices are branches of an ONNX graph alone"),
+    ):
+        if any(isinstance(one, kind) for one in policy.modules()):
+            raise TrimtabError(
+                f"export: {path}: {why}; leave out .pt2, and use the policy.onnx of its bundle"
+            )
     frozen = frozen_copy(policy)
     obs = observations(torch.zeros(2, policy.spec.obs_dim), policy.spec)
     names = tuple(obs) if isinstance(obs, Mapping) else (FLAT,)

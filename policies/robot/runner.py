@@ -140,7 +140,7 @@ class PolicyRunner(OnnxPolicy):
         seed: int | None = None,
         *,
         action: ArrayLike | None = None,
-        **inputs: ArrayLike,
+        **inputs: ArrayLike | None,
     ) -> None:
         """Forget the plan and the history; call it before every episode, and after every stop.
 
@@ -153,7 +153,8 @@ class PolicyRunner(OnnxPolicy):
             action: the command in force ``[A]``, raw units, such as the joints' positions: a
                 fallback and limits of rates begin there. None: they begin with the first action.
             inputs: values, from now on, of inputs that the policy's user chooses, by name
-                (``contract.parts`` with ``given``); the others keep theirs.
+                (``contract.parts`` with ``given``); the others keep theirs. ``noise``, of one row,
+                is that of every decision; None lets it be drawn again.
 
         Raises:
             TrimtabError: if an input or the seed does not fit, or if rates are limited and the

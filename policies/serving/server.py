@@ -11,11 +11,12 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -65,10 +66,13 @@ class PolicyServer:
         key: that clients have to know; empty for none.
         seed: of the noise of each session.
         deterministic: zero noise where a client sends none; None for what the bundle says.
+        inputs: values of the policy's inputs that differ from their defaults where a client sends
+            none; ``noise``, of one row, is that of every decision.
         bounds: what a client may take.
 
     Raises:
-        TrimtabError: if others than this machine could connect without a key.
+        TrimtabError: if others than this machine could connect without a key, or an input does
+            not fit the policy.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class PolicyServer:
         key: str = "",
         seed: int = 0,
         deterministic: bool | None = None,
+        inputs: Mapping[str, Any] | None = None,
         bounds: Bounds | None = None,
     ) -> None:
         if not key and not is_loopback(host):
@@ -104,6 +109,8 @@ class PolicyServer:
             )
         judged = self._contract.evaluate_deterministic
         self._deterministic = judged if deterministic is None else deterministic
+        self._inputs = dict(inputs or {})
+        self._contract.inputs.values(self._inputs)  # refuses what does not fit
         row = request_bytes(self._contract)
         self._most_bytes = max(self.bounds.most_bytes, 4096 + row + row // 2)
         self._threads = ThreadPoolExecutor(self.bounds.connections + 1)
@@ -185,7 +192,7 @@ class PolicyServer:
         rows = most_rows(self._contract, self._most_bytes)
         session = Session(
             self.process, self._contract, rows=rows, seed=self._seed,
-            deterministic=self._deterministic,
+            deterministic=self._deterministic, inputs=self._inputs,
         )  # fmt: skip
         limits = {"most_rows": rows, "most_bytes": self._most_bytes}
         await self._send(connection, session.metadata(**limits))

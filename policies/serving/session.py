@@ -70,6 +70,7 @@ class Session:
         rows: the most rows of a request.
         seed: of the noise; every session begins with the same.
         deterministic: whether the noise is zero where the client sends none.
+        inputs: values of inputs that differ from their defaults until the client sends others.
     """
 
     def __init__(
@@ -80,11 +81,12 @@ class Session:
         rows: int,
         seed: int,
         deterministic: bool,
+        inputs: Mapping[str, Any] | None = None,
     ) -> None:
         self._process, self._contract, self._most_rows = process, contract, rows
         self._agent = Agent(
             self._decide, 1, contract.inputs, act_steps=contract.act_steps,
-            deterministic=deterministic,
+            deterministic=deterministic, inputs=inputs,
         )  # fmt: skip
         self._agent.reset(seeds=[seed])
         self._messages = False  # whether the client is one of vla-eval

@@ -45,12 +45,15 @@ class Part:
             policy chooses, float32, and the value that it has unless told otherwise.
         remembered: empty, or one of ``REMEMBERED``. What acts then keeps this input itself, along
             an episode; ``given`` is what stands there as one begins.
+        choices: what the user of the policy can choose from, numbers or texts; empty: any number.
+            The policy reads the number of the choice, ``[1]``, from 0.
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     given: float | None = None
     remembered: str = ""
+    choices: tuple[float | str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
@@ -68,6 +71,18 @@ class Part:
                 f"{', '.join(REMEMBERED)}, each with what stands there as an episode begins"
             )
 
+        object.__setattr__(self, "choices", tuple(self.choices))
+        if self.choices and (
+            self.shape != (1,)
+            or self.given not in range(len(self.choices))
+            or len(set(self.choices)) < len(self.choices)
+            or not {type(one) for one in self.choices} <= {int, float, str}
+        ):
+            raise TrimtabError(
+                f"observation part: choices={self.choices}: give different numbers or texts, for "
+                "an input of one number"
+            )
+
     @property
     def size(self) -> int:
         """How many numbers one row has."""
@@ -77,7 +92,8 @@ class Part:
         """Return the part as JSON values."""
         chosen = {} if self.given is None else {"given": self.given}
         kept = {"remembered": self.remembered} if self.remembered else {}
-        return {"shape": list(self.shape), "dtype": self.dtype, **chosen, **kept}
+        some = {"choices": list(self.choices)} if self.choices else {}
+        return {"shape": list(self.shape), "dtype": self.dtype, **chosen, **kept, **some}
 
 
 def called(name: str) -> str:

@@ -325,7 +325,12 @@ class PolicySpec:
         return replace(self, obs_dim=observed * length + given, history=length)
 
     def with_input(
-        self, name: str, default: float, shape: tuple[int, ...] = (1,), remembered: str = ""
+        self,
+        name: str,
+        default: float,
+        shape: tuple[int, ...] = (1,),
+        remembered: str = "",
+        choices: tuple[float | str, ...] = (),
     ) -> PolicySpec:
         """Return the spec of a policy that reads a further input, which its user gives.
 
@@ -334,6 +339,7 @@ class PolicySpec:
             default: value of all its numbers unless told otherwise.
             shape: of one row.
             remembered: see ``Part``; then nobody gives it but what acts.
+            choices: see ``Part``.
 
         Raises:
             TrimtabError: if there is a part of this name.
@@ -342,7 +348,7 @@ class PolicySpec:
             raise TrimtabError(
                 f"policy spec: there is a part {name!r} already; choose another name"
             )
-        part = Part(shape, given=default, remembered=remembered)
+        part = Part(shape, given=default, remembered=remembered, choices=choices)
         return replace(self, obs_dim=self.obs_dim + part.size, parts={**self.layout, name: part})
 
     def to_json(self) -> dict[str, Any]:

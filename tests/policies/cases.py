@@ -173,6 +173,7 @@ def policy_of(case: str) -> Policy:
 
 
 # A remote policy has a server, no weights and no graph: tests/policies/serving are about it. Those
-# that read a robot's plan, too, are in tests/policies/robot/test_real_time.py.
-_ELSEWHERE = {"remote", "real_time_chunking", "real_time_iteration"}
+# that read a robot's plan, too, are in tests/policies/robot/test_real_time.py, and those with
+# settings that are chosen while they run in test_run_time.py beside it.
+_ELSEWHERE = {"remote", "real_time_chunking", "real_time_iteration", "choice", "mixed"}
 CASES = sorted({*policy_kinds(), *_SPECIAL} - _ELSEWHERE)

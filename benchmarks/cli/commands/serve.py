@@ -17,6 +17,7 @@ def serve(
     port: int,
     backend: str,
     deterministic: str,
+    inputs: str,
     seed: int,
     connections: int,
     timeout: float,
@@ -32,7 +33,11 @@ def serve(
         ) from error
     if port > 65535:
         raise TrimtabError(f"serve: port={port}: must be at most 65535; 0 takes any that is free")
-    key = read_key()
+    key, chosen = read_key(), {}
+    if inputs:
+        from trimtab.benchmarks.cli.options import policy_inputs
+
+        chosen = policy_inputs("serve", inputs)
     process = PolicyProcess(policy, backend=backend, seconds=timeout)
     try:
         server = PolicyServer(
@@ -42,6 +47,7 @@ def serve(
             key=key,
             seed=seed,
             deterministic=deterministic == "true" if deterministic else None,
+            inputs=chosen,
             bounds=Bounds(connections=connections),
         )
         with interrupts_cancel():
