@@ -7,7 +7,9 @@ import importlib
 import io
 import json
 import re
+import runpy
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +204,12 @@ def test_the_arena_s_tables_are_recomputed_from_its_rows(arena: Arena, tmp_path:
             assert cells(path.read_text()) == near(cells(committed))
         else:
             assert alike(path.read_text(), committed)
+
+
+def test_the_whole_search_s_table_is_recomputed_from_its_rows() -> None:
+    made = runpy.run_path(str(RESULTS / "arena" / "whole_search.py"))["table"]()
+    page = (RESULTS / "arena" / "README.md").read_text(encoding="utf-8")
+    assert textwrap.indent(made, "  ") in page
 
 
 def test_a_gain_is_the_same_in_the_arena_and_on_the_leaderboard(arena: Arena) -> None:
