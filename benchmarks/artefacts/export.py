@@ -269,7 +269,7 @@ def export_bundle(
         TrimtabError: if ``run`` has no policy, a setting does not fit, or the bundle cannot be
             written or does not replay.
     """
-    bundle, lists = load_base(str(run)), {} if choices is None else _lists(choices)
+    bundle, lists = load_base(str(run)), {} if choices is None else _parse_choices(choices)
     for name in lists.keys() & (settings or {}).keys():
         raise TrimtabError(
             f"export: policy.{name}: is among choices= too, whose first one is the default"
@@ -403,7 +403,7 @@ def _check_same_meaning(first: Bundle, second: Bundle) -> None:
             )
 
 
-def _lists(choices: Any) -> dict[str, list[Any]]:
+def _parse_choices(choices: Any) -> dict[str, list[Any]]:
     """Return what can be chosen of each setting; ``none`` is no scheduler, or no temperature.
 
     Raises:

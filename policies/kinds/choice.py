@@ -60,7 +60,7 @@ class ChoicePolicy(Policy):
             raise TrimtabError(f"choices: {len(variants)} variants are not the other combinations")
         for name, values in choices.items():
             spec = spec.with_input(name, 0.0, choices=tuple(values))
-        policies = [base, *(_sharing(build_policy(config), base) for config in variants)]
+        policies = [base, *(_share_weights(build_policy(config), base) for config in variants)]
         shapes = sorted({one.noise_shape for one in policies})
         if len({shape[1:] for shape in shapes}) > 1:
             raise TrimtabError(
@@ -147,8 +147,8 @@ def check_combinations(choices: Mapping[str, Sequence[Any]]) -> int:
     return combinations
 
 
-def _sharing(one: Policy, base: Policy) -> Policy:
-    """Return a policy whose weights, buffers and networks are those of ``base``, from now on.
+def _share_weights(one: Policy, base: Policy) -> Policy:
+    """Give a policy the weights, buffers and networks of ``base``, from now on; return it.
 
     Args:
         one: of the same config but for settings of how it acts, so that only its samplers differ.
@@ -165,7 +165,7 @@ def _sharing(one: Policy, base: Policy) -> Policy:
         if child is not None and child.state_dict():  # not a sampler, which follows from settings
             there = base._modules[name]
             if isinstance(child, Policy) and isinstance(there, Policy):
-                _sharing(child, there)
+                _share_weights(child, there)
             else:
                 one._modules[name] = there
     return one
