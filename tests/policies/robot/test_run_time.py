@@ -459,7 +459,9 @@ def test_export_says_what_it_cannot_make(tunable: Path, tmp_path: Path, capfd: A
     for word in ("control_rate", "action_names"):
         contract = {**CONTRACT, word: others[word]}
         save_bundle(diffusion(1), tunable.parent / word, contract=contract, onnx=False)
+    (foreign := tunable.parent / "others.ckpt").touch()
     for words, said in (
+        ([f"run={foreign}", f"env={HOPPER}", out, "choices={a: [2, 1]}"], "is no bundle yet"),
         ([one, out, f"mix={tunable.parent / 'control_rate'}"], "the control rate is 125.0 of"),
         ([one, out, f"mix={tunable.parent / 'action_names'}"], "outputs: action is"),
         ([one, out, "choices=[]"], "give lists, such as"),
