@@ -7,6 +7,7 @@ known, and ``reset`` when episodes end. NumPy is the only library that this modu
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,9 +154,12 @@ def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
 
 def _number_of(name: str, part: Part, value: Any) -> int:
     """Return the number of a choice."""
-    plain = np.asarray(value).tolist()
+    try:
+        plain = np.asarray(value).tolist()
+    except ValueError:  # rows of several lengths
+        plain = value
     (told,) = plain if isinstance(plain, list) and len(plain) == 1 else (plain,)
-    if told not in part.choices:
+    if isinstance(told, bool) or told not in part.choices:
         known = ", ".join(map(str, part.choices))
         raise TrimtabError(
             f"input {name}: {str(told):.60} is no choice of the policy; take {known}"
@@ -215,7 +219,7 @@ class Agent:
         Raises:
             TrimtabError: if an input is unknown or has a wrong value.
         """
-        chosen = {**self._chosen, **inputs}
+        chosen = {**self._chosen, **copy.deepcopy(dict(inputs))}  # the caller may write to its own
         self._inputs = self.policy_inputs.values(chosen)
         self._fixed = self.policy_inputs.fixed_noise(chosen)
         self._chosen = chosen

@@ -24,13 +24,13 @@ from trimtab.benchmarks.artefacts.weights import export_weights
 from trimtab.benchmarks.training.base import base_label, load_base, training
 from trimtab.benchmarks.training.folder import POLICY, is_run, read_result
 from trimtab.benchmarks.training.record import results_of
-from trimtab.benchmarks.training.without_task import NO_TASK
+from trimtab.benchmarks.training.without_task import NO_TASK, has_task
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError, nearest
 from trimtab.files import read_json, sha256_file
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy, with_choices
-from trimtab.policies.bundle.bundle import check_bundle, save_bundle
+from trimtab.policies.bundle.bundle import Bundle, check_bundle, save_bundle
 from trimtab.policies.bundle.files import CONFIG, FORMAT, MODEL, ONNX, described_in
 from trimtab.policies.bundle.lerobot import read_packed, write_lerobot
 from trimtab.policies.bundle.program import write_program
@@ -135,12 +135,14 @@ def export_policy(
         )
     if chunking and chunking not in CHUNKING:
         raise TrimtabError(f"export: chunking={chunking}: {nearest(chunking, CHUNKING)}")
-    if foreign and (chunking or choices or mix or (settings and network)):
-        words = {"chunking": chunking, "choices": choices, "mix": mix}
-        asked = [*(settings or {}), *(word for word, value in words.items() if value)]
-        raise TrimtabError(
-            f"export: {', '.join(asked)}: {run} has no settings of acting; leave them out"
-        )
+    later = {"chunking": chunking, "choices": choices, "mix": mix}
+    asked = [word for word, value in later.items() if value not in ("", None)]
+    if foreign and (asked or (settings and network)):
+        asked = [*(settings or {}), *asked]
+        cure = "has no settings of acting; leave them out"
+        if not network:
+            cure = "is no bundle yet; export it without them, and then its bundle with them"
+        raise TrimtabError(f"export: {', '.join(asked)}: {run} {cure}")
     if not foreign and source.is_file():
         raise TrimtabError(
             f"export: {run} does not say its task: add env=<a task>, or contract=<a file> with "
@@ -148,7 +150,7 @@ def export_policy(
         )
     _check_target(source if source.is_file() else bundle, target)
     if target.suffix == ".pt2":
-        if foreign or not weights or lerobot or chunking or limits or choices or mix:
+        if foreign or not weights or lerobot or limits or asked:
             raise TrimtabError(f"export: out={out}: a program is made of a run or bundle alone")
         policy, _ = adjusted_policy(load_base(run), settings or {})
         return {"torch.export": write_program(policy, target)}
@@ -267,18 +269,22 @@ def export_bundle(
         TrimtabError: if ``run`` has no policy, a setting does not fit, or the bundle cannot be
             written or does not replay.
     """
-    bundle = load_base(str(run))
+    bundle, lists = load_base(str(run)), {} if choices is None else _parse_choices(choices)
+    for name in lists.keys() & (settings or {}).keys():
+        raise TrimtabError(
+            f"export: policy.{name}: is among choices= too, whose first one is the default"
+        )
     if "warning" in bundle.config:  # it is of this policy, as it acts
         logger.warning("%s: its warning is left out; calibrate the new bundle", run)
     said = dict(training(bundle))
     if mix:
         second = load_base(mix)
+        _check_same_meaning(bundle, second)
         bundle = replace(bundle, policy=MixedPolicy(bundle.policy, second.policy))
         said.pop("config_hash", None)  # it is no run's own policy any more
         said |= {"policy": bundle.policy.label, "mixed_with": base_label(second)}
     if chunking:
         bundle = replace(bundle, policy=CHUNKING[chunking](bundle.policy))
-    lists = _lists(choices or {})
     policy, changed = adjusted_policy(
         bundle, {**(settings or {}), **{name: values[0] for name, values in lists.items()}}
     )
@@ -301,10 +307,8 @@ def export_bundle(
         **described_in(bundle.config),
         **({} if limits is None else {"limits": limits}),
     }
-    results = None
-    if (
-        not (changed or mix) and (run / "result.json").is_file()
-    ):  # the run's results are of its own policy
+    results = None  # those of a run are of its own policy
+    if not (changed or mix) and (run / "result.json").is_file():
         results = results_of(read_result(run))
     save_bundle(policy, out, contract=contract, results=results)
     return check_bundle(out)
@@ -374,15 +378,44 @@ def export_onnx_file(
     )
 
 
-def _lists(choices: Any) -> dict[str, list[Any]]:
+def _check_same_meaning(first: Bundle, second: Bundle) -> None:
+    """Check that numbers mean the same to two policies that are to be mixed.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    one, other = first.config, second.config
+    tasks = one["env"]["id"], other["env"]["id"]
+    for what, ours, theirs in (
+        ("the task", *(tasks if all(map(has_task, tasks)) else ("", ""))),
+        ("the control rate", one["control_rate"], other["control_rate"]),
+        *(
+            (f"{side}: {name}", one[side][name].get(entry), other[side][name].get(entry))
+            for side in ("inputs", "outputs")
+            for name in sorted(one[side].keys() & other[side].keys())
+            for entry in ("order", "units")
+        ),
+    ):
+        if ours != theirs:
+            raise TrimtabError(
+                f"mix: {what} is {ours!s:.80} of {first.folder}, and {theirs!s:.80} of "
+                f"{second.folder}; give two policies of one task, whose numbers mean the same"
+            )
+
+
+def _parse_choices(choices: Any) -> dict[str, list[Any]]:
     """Return what can be chosen of each setting; ``none`` is no scheduler, or no temperature.
 
     Raises:
         TrimtabError: if it is no mapping of lists.
     """
-    if not isinstance(choices, Mapping) or not all(
-        isinstance(name, str) and isinstance(values, list | tuple) and values
-        for name, values in choices.items()
+    if (
+        not choices
+        or not isinstance(choices, Mapping)
+        or not all(
+            isinstance(name, str) and isinstance(values, list | tuple) and values
+            for name, values in choices.items()
+        )
     ):
         raise TrimtabError(
             f"export: choices={choices}: give lists, such as {{sampling_steps: [10, 5, 2]}}"

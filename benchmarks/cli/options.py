@@ -71,18 +71,18 @@ def _array(word: str, path: str) -> NDArray[Any]:
         data = io.BytesIO(read_bytes(Path(path).expanduser()))
         read: Any = np.lib.format.read_array  # numpy does not say its types
         array: NDArray[Any] = read(data, allow_pickle=False)
-    except (OSError, ValueError, MemoryError) as error:
+    except Exception as error:  # numpy's reader of a header passes on many kinds
         raise TrimtabError(f"{word}: cannot be read as an array ({error})") from error
     return array
 
 
 def setting_choices(command: str, text: str) -> Any:
-    """Return what can be chosen of some settings, as ``{sampling_steps: [10, 5]}`` says it.
+    """Return what ``{sampling_steps: [10, 5]}`` says can be chosen; None if nothing is said.
 
     Raises:
         TrimtabError: if it is no YAML.
     """
-    return _yaml(command, f"choices={text}", text) if text else {}
+    return _yaml(command, f"choices={text}", text) if text else None
 
 
 def command_limits(command: str, text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.bundle.onnx_export import export_onnx
 from trimtab.policies.defaults import OwnDraws, torch_defaults
-from trimtab.policies.kinds.choice import MOST, ChoicePolicy
+from trimtab.policies.kinds.choice import ChoicePolicy, check_combinations
 from trimtab.policies.registry import build_policy, policy_kinds
 
 __all__ = ["adjustable", "adjusted", "adjusted_graph", "adjusted_policy", "with_choices"]
@@ -87,7 +87,7 @@ def _change(
     inputs = {
         name: part["given"]
         for name, part in (config.get("spec") or {}).get("parts", {}).items()
-        if "given" in part
+        if "given" in part and "choices" not in part  # whose default is a number of a choice
     }
     own = {name: config.get(name) for name in sorted(kind.adjustable - inputs.keys())}
     found |= {**own, **inputs}
@@ -139,7 +139,8 @@ def with_choices(policy: Policy, choices: Mapping[str, Any]) -> ChoicePolicy:
     """
     for name in choices:
         if name in policy.spec.parts:
-            raise TrimtabError(f"choices: {name}: is an input already, which takes any number")
+            raise TrimtabError(f"choices: {name}: is an input already; choose its values as such")
+    check_combinations(choices)
     told = {name: ["none" if x is None else x for x in values] for name, values in choices.items()}
     own, variants = adjustable(policy).get("scheduler_settings"), []
     for combination in itertools.product(*told.values()):
@@ -150,9 +151,7 @@ def with_choices(policy: Policy, choices: Mapping[str, Any]) -> ChoicePolicy:
         if own and settings.get("scheduler"):
             settings["scheduler_settings"] = own
         variants.append(adjusted(policy, settings))
-        if len(variants) > MOST:
-            break
-    base, *others = variants or [policy]
+    base, *others = variants
     with OwnDraws():  # of weights that are replaced
         configs = [one.config() for one in others]
         return ChoicePolicy(base, choices=told, variants=configs).eval()

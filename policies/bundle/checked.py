@@ -32,8 +32,8 @@ def checked_rows(
         check: checks one part, and returns it; None for :func:`checked_array`.
 
     Raises:
-        TrimtabError: if they have other shapes, are not numeric or not finite, have a masked value,
-            or lack a part.
+        TrimtabError: if they have other shapes, are not numeric or not finite, have a masked value
+            or the number of no choice, or lack a part.
     """
     shapes, types = contract.input_shapes, contract.input_types
     names = list(contract.parts) or [FLAT]
@@ -46,7 +46,20 @@ def checked_rows(
     }
     if any(len(part) != count(checked) for part in checked.values()):
         raise TrimtabError("observation: its parts have different numbers of rows")
+    for name, part in contract.parts.items():
+        if part.choices:
+            _check_numbers(checked[name], len(part.choices), called(name))
     return checked
+
+
+def _check_numbers(values: Any, choices: int, what: str) -> None:
+    """Check that an array or tensor has numbers of choices, whole ones from 0 on."""
+    try:
+        known = bool(sum(values == number for number in range(choices)).all())
+    except RuntimeError:  # torch maps a function: there are no values to look at
+        return
+    if not known:
+        raise TrimtabError(f"{what}: give the number of a choice, from 0 to {choices - 1}")
 
 
 def checked_parts(

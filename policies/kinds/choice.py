@@ -14,7 +14,6 @@ from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.black_box import OPERATOR
 from trimtab.policies.memory import state_parts
-from trimtab.policies.networks.samplers import TableSampler
 from trimtab.policies.registry import build_policy
 from trimtab.types import Obs
 
@@ -57,14 +56,11 @@ class ChoicePolicy(Policy):
         spec = base.spec
         if state_parts(spec.parts):
             raise TrimtabError(f"choices: a {base.kind} policy hands on its state; leave them out")
-        combinations = math.prod(map(len, choices.values()))
-        if len(variants) + 1 != combinations or not 1 < combinations <= MOST:
-            raise TrimtabError(
-                f"choices: make {combinations} combinations; give 2 to {MOST}, one policy for each"
-            )
+        if check_combinations(choices) != len(variants) + 1:
+            raise TrimtabError(f"choices: {len(variants)} variants are not the other combinations")
         for name, values in choices.items():
             spec = spec.with_input(name, 0.0, choices=tuple(values))
-        policies = [base, *(_sharing(build_policy(config), base) for config in variants)]
+        policies = [base, *(_share_weights(build_policy(config), base) for config in variants)]
         shapes = sorted({one.noise_shape for one in policies})
         if len({shape[1:] for shape in shapes}) > 1:
             raise TrimtabError(
@@ -80,8 +76,12 @@ class ChoicePolicy(Policy):
         self.base, self.choices = base.requires_grad_(False).eval(), dict(choices)
         # A plain list: registered, their weights, which are the base's, would be saved again.
         self.variants = [one.eval() for one in policies]
-        self.tables = nn.ModuleList(
-            one for policy in policies for one in policy.modules() if isinstance(one, TableSampler)
+        # Samplers save nothing, so that registering them adds nothing to what is saved.
+        self.samplers = nn.ModuleList(
+            one
+            for policy in policies
+            for one in policy.modules()
+            if [*one.buffers()] and not one.state_dict()
         )
         self.first_graph = 0  # number of the base's graph among those of an export
         self.normalizer.take_maps(base.normalizer)
@@ -135,8 +135,20 @@ class ChoicePolicy(Policy):
         return {**described, "base": self.base.config()}
 
 
-def _sharing(one: Policy, base: Policy) -> Policy:
-    """Return a policy whose weights, buffers and networks are those of ``base``, from now on.
+def check_combinations(choices: Mapping[str, Sequence[Any]]) -> int:
+    """Return how many combinations there are.
+
+    Raises:
+        TrimtabError: if there is only one, or too many.
+    """
+    combinations = math.prod(map(len, choices.values()))
+    if not 1 < combinations <= MOST:
+        raise TrimtabError(f"choices: make {combinations} combinations; give 2 to {MOST}")
+    return combinations
+
+
+def _share_weights(one: Policy, base: Policy) -> Policy:
+    """Give a policy the weights, buffers and networks of ``base``, from now on; return it.
 
     Args:
         one: of the same config but for settings of how it acts, so that only its samplers differ.
@@ -150,9 +162,10 @@ def _sharing(one: Policy, base: Policy) -> Policy:
         raise TrimtabError("choices: a variant has other weights than the base; export it again")
     one._parameters, one._buffers = base._parameters, base._buffers
     for name, child in one._modules.items():
-        there = base._modules.get(name)
-        if isinstance(child, Policy) and isinstance(there, Policy):
-            _sharing(child, there)
-        elif there is not None and not isinstance(child, TableSampler):
-            one._modules[name] = there
+        if child is not None and child.state_dict():  # not a sampler, which follows from settings
+            there = base._modules[name]
+            if isinstance(child, Policy) and isinstance(there, Policy):
+                _share_weights(child, there)
+            else:
+                one._modules[name] = there
     return one

@@ -75,8 +75,8 @@ class Part:
         if self.choices and (
             self.shape != (1,)
             or self.given not in range(len(self.choices))
-            or len(set(self.choices)) < len(self.choices)
             or not {type(one) for one in self.choices} <= {int, float, str}
+            or len({one for one in self.choices if one == one}) < len(self.choices)  # NaN is none
         ):
             raise TrimtabError(
                 f"observation part: choices={self.choices}: give different numbers or texts, for "
