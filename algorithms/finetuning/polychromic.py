@@ -66,8 +66,8 @@ class Polychromic(ReinFlow):
 
     Args:
         setup: as in :class:`ReinFlow`; the policy reads no history.
-        roots: p, states from which vines begin, N = ``num_envs`` / p - 1 from each; of fewer than
-            three vines there is nothing to compare.
+        roots: p, states from which vines begin, N = ``num_envs`` / p - 1 from each. Of fewer than
+            three vines there is nothing to compare, and they have PPO's advantage.
         set_size: n, trajectories in a set; at most N - 1, as one set alone has no others beside it.
         window: W, decisions of a vine that get the advantage of its sets.
         radius: distance within which trajectories are alike, in normalised observations.
@@ -138,6 +138,8 @@ class Polychromic(ReinFlow):
         # [P, N]: the first environment of each group is no vine.
         same = same_way(path.unflatten(0, (self.roots, -1))[:, 1:], self.radius)
         self.ways = (1 / same.float().sum(-1)).sum(-1).mean()
+        if self.vines < 3:
+            return found
         advantage = set_advantage(returns.view(self.roots, -1)[:, 1:], same, self.set_size)
         advantage = nn.functional.pad(advantage, (1, 0)).flatten()
         early = in_vine & (row < self.window) & self.is_vine().to(row.device)

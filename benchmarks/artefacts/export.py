@@ -35,6 +35,7 @@ from trimtab.policies.bundle.files import CONFIG, FORMAT, MODEL, ONNX, described
 from trimtab.policies.bundle.lerobot import read_packed, write_lerobot
 from trimtab.policies.bundle.program import write_program
 from trimtab.policies.bundle.withheld import withhold_weights
+from trimtab.policies.imports.chunks import LEROBOT_MODEL
 from trimtab.policies.imports.foreign import read_foreign, write_foreign
 from trimtab.policies.imports.weights import is_lerobot
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
@@ -148,7 +149,8 @@ def export_policy(
             f"export: {run} does not say its task: add env=<a task>, or contract=<a file> with "
             "control_rate and the limits of actions"
         )
-    _check_target(source if source.is_file() else bundle, target)
+    file = source / LEROBOT_MODEL if is_lerobot(source) else source
+    _check_target(file if file.is_file() else bundle, target)
     if target.suffix == ".pt2":
         if foreign or not weights or lerobot or limits or asked:
             raise TrimtabError(f"export: out={out}: a program is made of a run or bundle alone")

@@ -131,9 +131,11 @@ class Contract:
                 action_low=tuple(low.tolist()),
                 action_high=tuple(high.tolist()),
                 control_rate=None if rate is None else _real(rate, "control_rate"),
-                evaluate_deterministic=bool(config["evaluate_deterministic"]),
+                evaluate_deterministic=_flag(
+                    config["evaluate_deterministic"], "evaluate_deterministic"
+                ),
                 tolerance=_real(config.get("tolerance", TOLERANCE), "tolerance"),
-                every_tick=bool(config.get("history_of_ticks", False)),
+                every_tick=_flag(config.get("history_of_ticks", False), "history_of_ticks"),
                 obs_names=tuple(name for names, _ in told for name in names),
                 obs_units=tuple(unit for _, units in told for unit in units),
             )
@@ -253,6 +255,12 @@ def _real(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TrimtabError(f"{name} must be a number, got {value!r:.80}")
     return float(value)
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise TrimtabError(f"{name} must be true or false, got {value!r:.80}")
+    return value
 
 
 def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:

@@ -124,7 +124,9 @@ class Limits:
         """
         if NO_LIMITS in (self, other):
             return self if other == NO_LIMITS else other
-        if self.of_velocities != other.of_velocities:
+        # A workspace says nothing of what the commands are.
+        kinds = {x.of_velocities for x in (self, other) if x.of_commands or x.of_velocities}
+        if len(kinds) > 1:
             kind = "velocities" if self.of_velocities else "positions"
             raise TrimtabError(
                 f"limits: of_velocities={other.of_velocities}: the bundle's limits are of {kind}"
@@ -140,7 +142,7 @@ class Limits:
                 ) from error
             both[name] = tuple(bound) if isinstance(bound, list) else bound
         box = self.workspace.tightened(other.workspace) if self.workspace else other.workspace
-        return Limits(**both, of_velocities=self.of_velocities, workspace=box)
+        return Limits(**both, of_velocities=True in kinds, workspace=box)
 
     def resolved(
         self, low: ArrayLike, high: ArrayLike, period: float | None
@@ -176,6 +178,11 @@ class Limits:
                 f"{np.asarray(low).tolist()} to {np.asarray(high).tolist()}"
             )
         return least, most, most_of
+
+    @property
+    def of_commands(self) -> bool:
+        """Whether a command is limited, and not the workspace alone."""
+        return any(getattr(self, name) is not None for name in _TIGHTER)
 
     @property
     def of_rates(self) -> bool:

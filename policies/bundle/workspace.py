@@ -71,8 +71,10 @@ class Workspace:
             )
         object.__setattr__(self, "position", listed)
         for end in ("low", "high"):
-            limit = finite_numbers(f"workspace.{end}", getattr(self, end))
-            object.__setattr__(self, end, limit)
+            limit = getattr(self, end)
+            if isinstance(limit, np.ndarray | np.generic):  # such as of a robot's own table
+                limit = limit.tolist()
+            object.__setattr__(self, end, finite_numbers(f"workspace.{end}", limit))
         if self.low is None and self.high is None:
             raise TrimtabError("limits: workspace: has no low and no high; give one of them")
 

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.files import Contract
-from trimtab.policies.bundle.limits import Limits, Values
+from trimtab.policies.bundle.limits import NO_LIMITS, Limits, Values
 from trimtab.policies.robot.plan import Array
 
 __all__ = ["Limiter", "check_limited", "limited_velocity"]
@@ -17,9 +17,10 @@ def check_limited(contract: Contract, given: Limits | None, where: str) -> None:
     """Check that somebody states limits of a robot's commands, before a policy drives it.
 
     Raises:
-        TrimtabError: if neither the bundle, which ``where`` names, nor its user does.
+        TrimtabError: if neither the bundle, which ``where`` names, nor its user does. A workspace
+            in the bundle limits no command.
     """
-    if given is None and contract.limits is None:
+    if given is None and not (contract.limits or NO_LIMITS).of_commands:
         raise TrimtabError(
             f"{where}: states no limits of the robot's commands; give limits=Limits(…), write them "
             "by trimtab export limits=…, or say limits=NO_LIMITS"

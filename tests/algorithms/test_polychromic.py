@@ -115,6 +115,16 @@ def test_without_vines_it_is_reinflow_to_the_last_bit() -> None:
     torch.testing.assert_close(ours, taught(made(ReinFlow)), rtol=0, atol=0)
 
 
+def test_two_vines_have_nothing_to_be_compared_with() -> None:
+    ours, theirs = made(Polychromic), made(ReinFlow)
+    assert ours.vines == 2
+    data = data_for(ours, 0)
+    assert isinstance(data, Rollout)
+    old: Callable[[Tensor, Tensor], Tensor] = lambda obs, chain: chain[:, 0, 0, 0]  # noqa: E731
+    found, plain = (one.decisions(data, old).advantage for one in (ours, theirs))
+    assert torch.equal(found, plain) and found[1:].abs().min() > 0
+
+
 def test_the_first_decisions_of_vines_have_the_advantage_of_sets_and_the_rest_that_of_ppo() -> None:
     """Three vines from each of two states; episodes end early, late, or with the rollout."""
     ours = made(Polychromic, 8, roots=2, set_size=2, window=3, radius=0.1, entries=[3, 0])

@@ -183,6 +183,8 @@ def test_malformed_golden_rows(
         ({"control_rate": 0.0}, "control_rate must be a positive", True),
         ({"control_rate": "50"}, "control_rate must be a number, got '50'", True),
         ({"tolerance": "1e-4"}, "tolerance must be a number, got '1e-4'", True),
+        ({"evaluate_deterministic": "false"}, "evaluate_deterministic must be true or", True),
+        ({"history_of_ticks": 0}, "history_of_ticks must be true or false, got 0", True),
         ({"chunking": {"act_steps": 2.5}}, "act_steps must be a whole number, got 2.5", True),
         ({"inputs": {}}, "no entry 'obs'", True),
         (

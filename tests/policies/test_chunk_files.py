@@ -149,6 +149,17 @@ def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> 
     np.testing.assert_allclose(played, [*planned[0, :2], planned[1, 0]], atol=5e-5)
 
 
+def test_a_folder_of_lerobot_replaces_its_own_bundle_alone(tmp_path: Path) -> None:
+    whole, lacking = tmp_path / "whole.yaml", tmp_path / "lacking.yaml"
+    OmegaConf.save({"control_rate": 10, "action": {"low": -1, "high": 1}}, whole)
+    OmegaConf.save({"control_rate": 10}, lacking)
+    folder, other = files.lerobot_act(tmp_path / "a"), files.lerobot_diffusion(tmp_path / "b")
+    export_policy(str(folder), str(tmp_path / "bundle"), contract=str(whole))
+    for source, told in ((folder, "does not say action.low"), (other, "another bundle is there")):
+        with pytest.raises(TrimtabError, match=told):
+            export_policy(str(source), str(tmp_path / "bundle"), contract=str(lacking))
+
+
 @pytest.mark.parametrize("by_ticks", [False, True])
 def test_a_history_of_ticks_has_what_was_seen_within_chunks(by_ticks: bool) -> None:
     seen: list[Any] = []

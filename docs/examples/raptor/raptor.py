@@ -5,7 +5,7 @@
     python raptor.py raptor       # the bundle flies
 
 l2f is the simulator in which it was trained. Its package compiles for half an hour; eight
-quadrotors side by side are enough here and take a minute and a half:
+flights side by side are enough here and take a minute and a half:
 
     CPPFLAGS="-DDEBUG -w" pip install --no-deps l2f==2.0.18
 """
@@ -100,15 +100,16 @@ def network(told: dict[str, Any]) -> onnx.ModelProto:
 
 
 def fly(bundle: str, observed: Sequence[int] = OBSERVED, *, ticks: int = 500, seed: int = 0) -> Any:
-    """Return the distances from the target at which eight random quadrotors end, in metres.
+    """Return the distances from the target at which eight flights end, in metres.
 
-    Each has a runner of its own, which keeps the hidden state and the last action.
+    All are of l2f's own quadrotor, a Crazyflie; what it calls its initial parameters are equal.
+    Each flight has a runner of its own, which keeps the hidden state and the last action.
 
     Args:
         bundle: its folder.
         observed: which entries of l2f's observation it reads.
         ticks: of 10 ms.
-        seed: of the quadrotors and of where they start.
+        seed: of where the first one starts; the next one has the next seed.
     """
     import l2f
     from l2f import vector8 as vector

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from trimtab.benchmarks.cli import main as command_line
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 from trimtab.benchmarks.cli.words import wants_only_text
+from trimtab.benchmarks.core.signals import interrupts_cancel, interrupts_noted
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.errors import TrimtabError
 
@@ -189,6 +191,23 @@ def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
         command_line.main(["list", "env"])
     assert ended.value.code == 2 and "initialization failed" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_of_an_event_loop_cancels_what_it_runs() -> None:
+    """As of a server: within it, nothing is raised where the interrupt comes."""
+    found = []
+
+    async def wait() -> None:
+        signal.raise_signal(signal.SIGINT)
+        found.append("went on")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            found.append("cancelled")
+
+    with pytest.raises(KeyboardInterrupt), interrupts_noted(), interrupts_cancel():
+        asyncio.run(wait())
+    assert found == ["went on", "cancelled"]
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_data_that_leaves_the_workspace_calibrates_all_the_same(
 ) -> None:
     folder = shutil.copytree(warned.with_name("bundle"), tmp_path / "bundle")
     box = {"position": "gripper", "low": 0.05}  # it closes to 0.03
-    reseal(folder, config={"limits": {"workspace": box}})
+    reseal(folder, config={"limits": {"velocity": 9.0, "workspace": box}})
     data = written(tmp_path / "held" / "x.hdf5", arm(12, 3))
     words = [f"bundle={folder}", f"dataset={data}", f"out={folder}", "delta=0.5"]
     assert command(["calibrate", *words]) == 0

@@ -20,6 +20,7 @@ from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.robot.log import Played, read_log
 from trimtab.policies.robot.replay import replay
 from trimtab.policies.runtime import (
+    NO_LIMITS,
     Damp,
     Fallback,
     Hold,
@@ -172,6 +173,18 @@ def test_a_call_tightens_a_workspace_and_never_loosens_it(boxed: Path) -> None:
         load_policy(boxed, limits=Limits(workspace=Workspace(tool, (0.0, 1.0))))
     card = (boxed / "README.md").read_text()
     assert '"workspace": {"position": ["tool_x", "tool_y", "tool_z"]' in card
+
+
+def test_a_workspace_alone_limits_no_command(boxed: Path, tmp_path: Path) -> None:
+    alone = withhold_weights(boxed, tmp_path / "alone", {"workspace": {"position": 0, "low": -1}})
+    with pytest.raises(TrimtabError, match="states no limits of the robot's commands"):
+        load_policy(alone)
+    assert load_policy(alone, limits=NO_LIMITS).limits.workspace == Workspace((0,), -1)
+    # It does not say what the commands are either.
+    both = load_policy(alone, limits=Limits(velocity=0.5, of_velocities=True)).limits
+    assert both == Limits(velocity=0.5, of_velocities=True, workspace=Workspace((0,), -1))
+    table: Any = Limits(workspace=Workspace((0,), np.float64(-0.5), np.array([0.5])))
+    assert load_policy(alone, limits=table).limits.workspace == Workspace((0,), -0.5, (0.5,))
 
 
 @pytest.mark.parametrize(
