@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError, nearest
-from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
 from trimtab.policies.defaults import OwnDraws, torch_defaults
-from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
+from trimtab.policies.imports.torch_archive import TensorArchive, member, read_whole, readable
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
@@ -113,11 +112,7 @@ class Formula:
             TrimtabError: if it has not the arrays ``mean`` and ``variance``.
         """
         path = Path(statistics).expanduser()
-        try:
-            data = read_bytes(path)
-        except OSError as error:
-            reason = error.strerror or error
-            raise TrimtabError(f"statistics {path}: cannot be read ({reason})") from error
+        data = read_whole(path)
         with readable(f"statistics {path}"):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 mean, variance = (
@@ -223,12 +218,7 @@ class Actor:
             or (self.log_std is not None and outputs != self.action_dim)
         ):
             raise TrimtabError(f"{self.where}: its layers do not fit one another")
-        have, need = (self.obs_dim, self.action_dim), (spec.obs_dim, spec.action_dim)
-        if have != need:
-            raise TrimtabError(
-                f"{self.where}: observation and action lengths {have} against {need} of env; name "
-                "the task that it was trained on"
-            )
+        check_lengths(self.where, (self.obs_dim, self.action_dim), spec)
         if self.units is not None and any(len(unit) != self.action_dim for unit in self.units):
             raise TrimtabError(
                 f"{self.where}: its units are not those of {self.action_dim} actions"
@@ -248,6 +238,20 @@ class Actor:
                 raise TrimtabError(
                     f"{self.where}: its actions have {name} {theirs}, those of env {ours}"
                 )
+
+
+def check_lengths(where: str, have: tuple[int, int], spec: PolicySpec) -> None:
+    """Check that a policy's observations and actions are as long as those of ``spec``.
+
+    Raises:
+        TrimtabError: if they are not.
+    """
+    need = spec.obs_dim, spec.action_dim
+    if have != need:
+        raise TrimtabError(
+            f"{where}: observation and action lengths {have} against {need} of env; name the task "
+            "that it was trained on"
+        )
 
 
 def check_finite(policy: Policy, where: str) -> Policy:
