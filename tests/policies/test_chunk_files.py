@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ from loading import load_module
 from omegaconf import OmegaConf
 
 from trimtab.benchmarks.artefacts.export import export_policy
+from trimtab.benchmarks.training.judging import BundleJudge
+from trimtab.benchmarks.training.shapes import spec_of
+from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Agent, PolicyInputs
-from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.bundle.bundle import Bundle, load_bundle, make_config
 from trimtab.policies.bundle.limits import NO_LIMITS
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.actors import Unsaid
 from trimtab.policies.imports.weights import read_actor
+from trimtab.policies.kinds.action_transformer import ActionTransformerPolicy
 from trimtab.policies.robot.delayed import Latency, Timing
 from trimtab.policies.robot.modes import RecedingHorizon
 from trimtab.policies.runtime import load_policy
@@ -215,7 +220,19 @@ def test_a_history_of_ticks_has_what_was_seen_within_chunks(by_ticks: bool) -> N
     later = [[2, 3], [5, 6]] if by_ticks else [[0, 3], [3, 6]]
     assert seen == [both for both in [[0, 0], *later] for _ in range(2)]
     if by_ticks:
-        with pytest.raises(
-            TrimtabError, match="last 2 control ticks, .* trimtab evaluate delay_ms"
-        ):
+        with pytest.raises(TrimtabError, match="last 2 control ticks, .* or trimtab evaluate"):
             robot.act(np.zeros((1, 1), np.float32))
+
+
+@pytest.mark.parametrize("by_ticks", [False, True])
+def test_a_policy_that_reads_each_tick_is_judged_by_ticks(by_ticks: bool) -> None:
+    task = get_spec("gym/InvertedPendulum-v5")
+    shapes = replace(spec_of(task, 2).with_history(2), every_tick=by_ticks)
+    policy = ActionTransformerPolicy(shapes, width=8, heads=2, feedforward=8, encoders=1).eval()
+    contract = {"env": task.id, "control_rate": task.control_rate, "act_steps": 2, "training": {}}
+    judge = BundleJudge(Bundle(policy, make_config(policy, contract), ""), task.id, {})
+    timed = judge.timed()
+    assert bool(timed) == by_ticks
+    timing = judge.timing(**timed) if timed else None
+    scores = judge.judge(episodes=1, seed=0, deterministic=True, timing=timing)
+    assert scores.episodes[0].length > 0
