@@ -21,7 +21,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 from trimtab.policies.base import Policy
 from trimtab.policies.defaults import OwnDraws, torch_defaults
-from trimtab.policies.imports.actors import Limits, Unsaid, check_finite, check_lengths
+from trimtab.policies.imports.actors import Limits, Unsaid, check_lengths, finished
 from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, read_whole, readable
 from trimtab.policies.kinds.action_transformer import ActionTransformerPolicy
 from trimtab.policies.kinds.unet_diffusion import UNetDiffusionPolicy
@@ -140,18 +140,13 @@ class ChunkActor:
                 f"{self.where}: its settings or tensors are not those of its kind ({reason}); "
                 f"{_OTHER_WAY}"
             ) from error
-        (obs_shift, obs_scale), normalizer = self.obs, policy.normalizer
-        with torch.no_grad():
-            normalizer.obs_shift.copy_(obs_shift.repeat(self.history))
-            normalizer.obs_scale.copy_(obs_scale.repeat(self.history))
-            normalizer.action_shift.copy_(self.action[0])
-            normalizer.action_scale.copy_(self.action[1])
-        return check_finite(policy, self.where).eval()
+        obs = (unit.repeat(self.history) for unit in self.obs)
+        return finished(policy, self.where, obs, self.action)
 
 
 def _unet(
     where: str, tensors: Mapping[str, Tensor], said: Mapping[str, Any], *, length: int, start: int,
-    act_steps: int, history: int, obs: Units, action: Units, obs_names: Sequence[str] = (),
+    **more: Any,
 ) -> ChunkActor:  # fmt: skip
     """Return the actor of a U-Net, whose widths are those of its tensors.
 
@@ -161,11 +156,7 @@ def _unet(
         said: keywords of the policy that no tensor has.
         length: actions that are denoised.
         start: which of them is the present one.
-        act_steps: how many are played.
-        history: observations that are read.
-        obs: units of one observation.
-        action: units of an action.
-        obs_names: of the entries of an observation.
+        more: what else there is of :class:`ChunkActor`.
     """
     network = {}
     for name, value in tensors.items():
@@ -182,7 +173,7 @@ def _unet(
         "step_dim": step_dim, "scaled": len(film) == 2 * len(first[0]), "past": start, **said,
     }  # fmt: skip
     read = first[0].shape[1], film.shape[-1] - step_dim
-    given = len(action[0]), history * len(obs[0])
+    given = len(more["action"][0]), more["history"] * len(more["obs"][0])
     if read != given:
         raise TrimtabError(
             f"{where}: its network reads {read[0]} numbers of an action and {read[1]} of "
@@ -191,7 +182,7 @@ def _unet(
         )
     return ChunkActor(
         where, network, lambda spec: UNetDiffusionPolicy(spec, **keywords), length - start,
-        act_steps, history, obs, action, said["clip"], obs_names,
+        bound=said["clip"], **more,
     )  # fmt: skip
 
 

@@ -258,12 +258,8 @@ class _Reader:
                 "them, or write raw or scaled"
             )
         low, high = self.ends(action)
-        gains = {
-            name: self.by_joint(value, f"gains.{name}")
-            for name, value in self.section(
-                top.get("gains"), "gains", "stiffness", "damping"
-            ).items()
-        }
+        gained = self.section(top.get("gains"), "gains", "stiffness", "damping")
+        gains = {name: self.by_joint(value, f"gains.{name}") for name, value in gained.items()}
         for name, values in gains.items():
             if min(values) < 0:
                 raise self.refusal(f"gains.{name}: must be at least 0, got {min(values):g}")
@@ -283,28 +279,19 @@ class _Reader:
         if rate is not None and (not _is_number(rate) or rate <= 0):
             raise self.refusal(f"control_rate: must be decisions a second, got {rate!r}")
         return ForeignContract(
-            where=self.where,
-            task=self.text(top.get("task"), "task"),
+            where=self.where, task=self.text(top.get("task"), "task"),
             control_rate=None if rate is None else float(rate),
             observation=self.text(tensors.get("observation"), "network.observation"),
-            action=output,
-            noise=self.text(tensors.get("noise"), "network.noise"),
-            states=states,
-            robot=self.robot,
-            network=network,
-            terms=terms,
+            action=output, noise=self.text(tensors.get("noise"), "network.noise"), states=states,
+            robot=self.robot, network=network, terms=terms,
             order=self.order(observation.get("order"), [term.name for term in terms]),
             history=self.history(observation.get("history"), terms),
-            pose=self.pose,
-            scale=self.by_joint(action.get("scale", 1.0), "action.scale"),
-            clip=clip,
-            low=low,
-            high=high,
+            pose=self.pose, scale=self.by_joint(action.get("scale", 1.0), "action.scale"),
+            clip=clip, low=low, high=high,
             units=self.texts(action.get("units"), "action.units", self.actions),
             act_steps=self.whole(action.get("act_steps", 1), "action.act_steps"),
-            limits=limits,
-            gains=gains,
-        )
+            limits=limits, gains=gains,
+        )  # fmt: skip
 
     def joints(self, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names in the robot's order, and in the network's."""
@@ -315,13 +302,11 @@ class _Reader:
             raise self.refusal("joints.robot: is missing; list the joints in your robot's order")
         robot = self.names(section["robot"], "joints.robot")
         network = self.names(section.get("network", list(robot)), "joints.network")
-        for one, other, what in (
-            (robot, network, "joints.network lacks"),
-            (network, robot, "joints.robot lacks"),
-        ):
-            lacking = [name for name in one if name not in other]
-            if lacking:
-                raise self.refusal(f"{what} {', '.join(lacking)}, which the other list has")
+        for one, other, what in ((robot, network, "network"), (network, robot, "robot")):
+            if lacking := [name for name in one if name not in other]:
+                raise self.refusal(
+                    f"joints.{what} lacks {', '.join(lacking)}, which the other list has"
+                )
         if len(robot) != self.actions:
             raise self.refusal(
                 f"joints.robot: has {len(robot)} names, and the network has {self.actions} actions"
@@ -394,28 +379,20 @@ class _Reader:
             names = (name,) if size == 1 else tuple(f"{name}.{index}" for index in range(size))
         first = entry.get("clip_first", observation.get("clip_first", False))
         clip = self.clip(entry.get("clip", observation.get("clip")), f"{where}.clip")
-        if clip is not None and "clip_first" not in entry and "clip_first" not in observation:
-            scaled = self.numbers(entry.get("scale", 1.0), f"{where}.scale", size, per_joint)
-            if set(scaled) != {1.0}:
-                raise self.refusal(
-                    f"{where}: has a clip and a scale; stacks differ in which comes first, so add "
-                    "clip_first: true (unitree_rl_lab) or clip_first: false (rl_sar)"
-                )
+        scale = self.numbers(entry.get("scale", 1.0), f"{where}.scale", size, per_joint)
+        said = "clip_first" in entry or "clip_first" in observation
+        if clip is not None and not said and set(scale) != {1.0}:
+            raise self.refusal(
+                f"{where}: has a clip and a scale; stacks differ in which comes first, so add "
+                "clip_first: true (unitree_rl_lab) or clip_first: false (rl_sar)"
+            )
         return Term(
-            name=name,
-            size=size,
-            joints=per_joint,
-            last_action=last,
-            subtract=shift,
-            scale=self.numbers(entry.get("scale", 1.0), f"{where}.scale", size, per_joint),
-            clip=clip,
-            clip_first=self.truth(first, f"{where}.clip_first"),
-            low=low,
-            high=high,
+            name, size, joints, last, subtract=shift, scale=scale, clip=clip,
+            clip_first=self.truth(first, f"{where}.clip_first"), low=low, high=high,
             names=self.texts(entry.get("names"), f"{where}.names", size) or names,
             units=self.texts(entry.get("units"), f"{where}.units", size),
             history=self.whole(entry["history"], f"{where}.history") if "history" in entry else 0,
-        )
+        )  # fmt: skip
 
     def order(self, value: Any, names: Sequence[str]) -> tuple[str, ...]:
         """Return the terms in the order in which the network reads them."""

@@ -37,17 +37,11 @@ _OLD_TORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 
 _BFLOAT = "bfloat16"
 _STORAGES: Mapping[str, str] = {
-    "torch DoubleStorage": "<f8",
-    "torch FloatStorage": "<f4",
-    "torch HalfStorage": "<f2",
-    "torch BFloat16Storage": _BFLOAT,
-    "torch LongStorage": "<i8",
-    "torch IntStorage": "<i4",
-    "torch ShortStorage": "<i2",
-    "torch CharStorage": "|i1",
-    "torch ByteStorage": "|u1",
+    "torch DoubleStorage": "<f8", "torch FloatStorage": "<f4", "torch HalfStorage": "<f2",
+    "torch BFloat16Storage": _BFLOAT, "torch LongStorage": "<i8", "torch IntStorage": "<i4",
+    "torch ShortStorage": "<i2", "torch CharStorage": "|i1", "torch ByteStorage": "|u1",
     "torch BoolStorage": "|b1",
-}
+}  # fmt: skip
 _NUMBERS = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
 """Types of numpy arrays that are read; none of them holds objects."""
 _STUBS = (
@@ -394,10 +388,8 @@ def _array(_: Any, shape: Any, dtype: Any, fortran: Any, data: Any) -> NDArray[A
         raise ValueError("an array has a size that is no whole number")
     if not isinstance(dtype, np.dtype) or type(data) not in (bytes, bytearray):
         raise ValueError("an array without numbers")
-    if len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"an array has {len(shape)} dimensions")
-    if len(data) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{len(data)} bytes for an array of shape {shape}")
+    if len(shape) > _MOST_DIMENSIONS or len(data) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{len(data)} bytes for an array of {len(shape)} dimensions")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 
@@ -436,65 +428,35 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 _Follow = Callable[[_Machine, Any], None]
 
 
-def _value(machine: _Machine, argument: Any) -> None:
-    machine.push(argument)
-
-
 def _constant(make: Callable[[], Any]) -> _Follow:
     return lambda machine, _: machine.push(make())
 
 
-def _tuple(count: int) -> _Follow:
-    return lambda machine, _: machine.joined(count)
-
-
-def _nothing(machine: _Machine, argument: Any) -> None:
-    pass
-
-
 _INSTRUCTIONS: Mapping[str, _Follow] = {
-    **dict.fromkeys(("PROTO", "FRAME", "STOP"), _nothing),
-    **dict.fromkeys(
-        (
-            "BINUNICODE",
-            "SHORT_BINUNICODE",
-            "BININT",
-            "BININT1",
-            "BININT2",
-            "LONG1",
-            "BINFLOAT",
-            "BINBYTES",
-            "SHORT_BINBYTES",
-            "BINBYTES8",
-            "BYTEARRAY8",
-        ),
-        _value,
-    ),
-    "NONE": _constant(lambda: None),
-    "NEWTRUE": _constant(lambda: True),
-    "NEWFALSE": _constant(lambda: False),
-    "EMPTY_TUPLE": _constant(tuple),
-    "EMPTY_DICT": _constant(dict),
-    "EMPTY_LIST": _constant(list),
+    **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda machine, _: None),
+    **dict.fromkeys((
+        "BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+        "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8",
+    ), _Machine.push),
+    "NONE": _constant(NoneType), "NEWTRUE": _constant(lambda: True), "NEWFALSE": _constant(bool),
+    "EMPTY_TUPLE": _constant(tuple), "EMPTY_DICT": _constant(dict), "EMPTY_LIST": _constant(list),
     "APPEND": lambda machine, _: machine.append([machine.stack.pop()]),
     "APPENDS": lambda machine, _: machine.append(machine.since_mark()),
     "MARK": _Machine.mark,
     "TUPLE": lambda machine, _: machine.push(tuple(machine.since_mark())),
-    "TUPLE1": _tuple(1),
-    "TUPLE2": _tuple(2),
-    "TUPLE3": _tuple(3),
-    "GLOBAL": _Machine.named,
-    "STACK_GLOBAL": _Machine.named_by_stack,
-    "REDUCE": _Machine.call,
-    "NEWOBJ": _Machine.call,
+    "TUPLE1": lambda machine, _: machine.joined(1),
+    "TUPLE2": lambda machine, _: machine.joined(2),
+    "TUPLE3": lambda machine, _: machine.joined(3),
+    "GLOBAL": _Machine.named, "STACK_GLOBAL": _Machine.named_by_stack,
+    "REDUCE": _Machine.call, "NEWOBJ": _Machine.call,
     "BINPERSID": _Machine.storage,
     "SETITEM": _Machine.set_item,
     "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
     "BUILD": _Machine.set_attributes,
-    "BINPUT": _Machine.keep,
-    "LONG_BINPUT": _Machine.keep,
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _Machine.keep),
     "MEMOIZE": lambda machine, _: machine.keep(len(machine.memo)),
-    "BINGET": lambda machine, index: machine.push(machine.memo[index]),
-    "LONG_BINGET": lambda machine, index: machine.push(machine.memo[index]),
-}
+    **dict.fromkeys(
+        ("BINGET", "LONG_BINGET"), lambda machine, index: machine.push(machine.memo[index])
+    ),
+}  # fmt: skip
 """What each instruction that a file of weights needs does; there are no others."""

@@ -20,6 +20,7 @@ from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Agent, PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle, load_bundle, make_config
+from trimtab.policies.bundle.lerobot import write_lerobot
 from trimtab.policies.bundle.limits import NO_LIMITS
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.actors import Unsaid
@@ -70,7 +71,11 @@ CLEAN_DDIM = STEPS | {"_target_": "x.DDIMScheduler", "prediction_type": "sample"
 @pytest.mark.parametrize(
     ("without", "policy", "words"),
     [
-        ("", {"_target_": "x.DiffusionUnetHybridImagePolicy"}, "and no DiffusionUnetHybridImagePolicy"),
+        (
+            "",
+            {"_target_": "x.DiffusionUnetHybridImagePolicy"},
+            "and no DiffusionUnetHybridImagePolicy",
+        ),
         ("", {"obs_as_global_cond": False}, "obs_as_global_cond: False"),
         ("", {"horizon": "${horizon}"}, "cfg does not say policy.horizon (it has ${horizon})"),
         ("", {"num_inference_steps": 4}, "takes 4 of 8 steps with DDPM"),
@@ -187,6 +192,8 @@ def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> 
     box = load_bundle(tmp_path / "box").policy
     spec = bundle.policy.spec
     assert box.spec == spec and spec.every_tick
+    with pytest.raises(TrimtabError, match="here it would see one of each 2"):
+        write_lerobot(tmp_path / "bundle", tmp_path / "lerobot")
     # Clipped actions are from -1 to 1 in the network's units: nothing else has to bound them.
     ends = [(one - files.ACTION_OFFSET) / files.ACTION_SCALE for one in (-1, 1)]
     np.testing.assert_allclose([spec.action_low, spec.action_high], ends, rtol=1e-5)
