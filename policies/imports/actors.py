@@ -9,7 +9,6 @@ say is in :class:`Unsaid`. Here they become a policy.
 from __future__ import annotations
 
 import io
-import math
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -225,7 +224,7 @@ class Actor:
         for name, ours, theirs in zip(
             ("low", "high"), (spec.action_low, spec.action_high), self.limits or (), strict=False
         ):
-            if not _close(theirs, ours):
+            if len(theirs) != len(ours) or not np.allclose(theirs, ours, rtol=1e-5, atol=1e-6):
                 raise TrimtabError(
                     f"{self.where}: its actions have {name} {theirs}, those of env {ours}"
                 )
@@ -417,9 +416,3 @@ class Named:
                 raise self.refusal(
                     f"has {name[:80]}, which a perceptron of its kind has not; export it as ONNX"
                 )
-
-
-def _close(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    return len(ours) == len(theirs) and all(
-        math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) for a, b in zip(ours, theirs, strict=True)
-    )

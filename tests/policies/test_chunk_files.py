@@ -140,7 +140,6 @@ def test_other_folders_of_lerobot_are_refused(
         ({"n_action_steps": None}, "plays None actions of the 5"),
         ({"n_obs_steps": "one"}, "by one observations"),
         ({"feedforward_activation": "glu"}, "must be relu or gelu"),
-        ({"n_heads": 0}, "must be from 1"),
     ],
 )
 def test_settings_of_act_that_are_none_are_refused(
@@ -236,7 +235,12 @@ def test_a_policy_that_reads_each_tick_is_judged_by_ticks(by_ticks: bool) -> Non
     task = get_spec("gym/InvertedPendulum-v5")
     shapes = replace(spec_of(task, 2).with_history(2), every_tick=by_ticks)
     policy = ActionTransformerPolicy(shapes, width=8, heads=2, feedforward=8, encoders=1).eval()
-    contract = {"env": task.id, "control_rate": task.control_rate, "act_steps": 2, "training": {}}
+    contract: dict[str, Any] = {
+        "env": task.id,
+        "control_rate": task.control_rate,
+        "act_steps": 2,
+        "training": {},
+    }
     judge = BundleJudge(Bundle(policy, make_config(policy, contract), ""), task.id, {})
     timed = judge.timed()
     assert bool(timed) == by_ticks
