@@ -156,9 +156,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
-            for inner in attribute.graphs:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _graphs(inner)
 
 

@@ -283,12 +283,12 @@ class _Machine:
         values, self.stack[height:] = self.stack[height:], []
         return values
 
-    def joined(self, count: int) -> None:
-        """Make a tuple of the uppermost values."""
+    def top(self, count: int) -> tuple[Any, ...]:
+        """Take the uppermost values."""
         if len(self.stack) < count:
             raise IndexError("an empty stack")
         values, self.stack[-count:] = self.stack[-count:], []
-        self.push(tuple(values))
+        return tuple(values)
 
     def named(self, name: str) -> None:
         """Note a global name, if it is in one of the tables."""
@@ -326,11 +326,6 @@ class _Machine:
         if not isinstance(target, dict) or not all(type(name) in _KEYS for name in names):
             raise self.refusal("entries without names")
         target.update(zip(names, values[1::2], strict=True))
-
-    def set_item(self, _: Any) -> None:
-        """Put one pair into the dictionary below it."""
-        self.joined(2)
-        self.set_items(list(self.stack.pop()))
 
     def append(self, values: list[Any]) -> None:
         """Put values at the end of the list on top of the stack."""
@@ -393,14 +388,6 @@ def _array(_: Any, shape: Any, dtype: Any, fortran: Any, data: Any) -> NDArray[A
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _array_of_jax(_: Any, arguments: Any, state: Any, *__: Any) -> StoredArray:
-    return StoredArray(_array(*state))
-
-
-def _array_of_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> StoredArray:
-    return StoredArray(_array(1, shape, dtype, order == "F", data))
-
-
 def _bytes(text: str, encoding: str) -> bytes:
     """Return bytes as pickles before protocol 3 write them; they say latin1 and nothing else."""
     if encoding not in ("latin1", "latin-1"):
@@ -418,8 +405,11 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
     "numpy dtype": _dtype,
     "numpy ndarray": lambda: StoredArray(),
     **{f"{module}.multiarray _reconstruct": lambda *_: StoredArray() for module in _NUMPY},
-    **{f"{module}.numeric _frombuffer": _array_of_buffer for module in _NUMPY},
-    "jax._src.array _reconstruct_array": _array_of_jax,
+    **dict.fromkeys(
+        [f"{module}.numeric _frombuffer" for module in _NUMPY],
+        lambda data, dtype, shape, order: StoredArray(_array(1, shape, dtype, order == "F", data)),
+    ),
+    "jax._src.array _reconstruct_array": lambda _, __, state, *___: StoredArray(_array(*state)),
     "_codecs encode": _bytes,
 }
 """What stands for a call of each known name; none of them imports or calls what it names."""
@@ -444,13 +434,13 @@ _INSTRUCTIONS: Mapping[str, _Follow] = {
     "APPENDS": lambda machine, _: machine.append(machine.since_mark()),
     "MARK": _Machine.mark,
     "TUPLE": lambda machine, _: machine.push(tuple(machine.since_mark())),
-    "TUPLE1": lambda machine, _: machine.joined(1),
-    "TUPLE2": lambda machine, _: machine.joined(2),
-    "TUPLE3": lambda machine, _: machine.joined(3),
+    "TUPLE1": lambda machine, _: machine.push(machine.top(1)),
+    "TUPLE2": lambda machine, _: machine.push(machine.top(2)),
+    "TUPLE3": lambda machine, _: machine.push(machine.top(3)),
     "GLOBAL": _Machine.named, "STACK_GLOBAL": _Machine.named_by_stack,
     "REDUCE": _Machine.call, "NEWOBJ": _Machine.call,
     "BINPERSID": _Machine.storage,
-    "SETITEM": _Machine.set_item,
+    "SETITEM": lambda machine, _: machine.set_items([*machine.top(2)]),
     "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
     "BUILD": _Machine.set_attributes,
     **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _Machine.keep),
