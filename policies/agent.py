@@ -73,17 +73,21 @@ class PolicyInputs:
         names = tuple(name for name, part in self.parts.items() if part.given is None)
         return () if names == (FLAT,) else names
 
+    def needs_ticks(self, act_steps: int) -> bool:
+        """Return whether it reads what is seen within chunks of ``act_steps`` actions."""
+        return self.every_tick and self.history > 1 and act_steps > 1
+
     def check_whole_chunks(self, act_steps: int) -> None:
         """Check that the policy can be played without being shown what is seen within chunks.
 
         Raises:
-            TrimtabError: if it reads the observation of every tick, and chunks are of several.
+            TrimtabError: as :meth:`needs_ticks` says.
         """
-        if self.every_tick and self.history > 1 and act_steps > 1:
+        if self.needs_ticks(act_steps):
             raise TrimtabError(
                 f"the policy reads the observations of the last {self.history} control ticks, and "
                 f"here it would see one of each {act_steps}; play it by ticks: load_policy(…) on a "
-                "robot, trimtab evaluate delay_ms=0"
+                "robot, or trimtab evaluate"
             )
 
     def values(self, chosen: Mapping[str, Any]) -> dict[str, Array]:

@@ -201,6 +201,8 @@ class BundleJudge:
     ) -> dict[str, Any]:
         """Return the arguments of :meth:`timing` with the usual ones filled in; empty if all are.
 
+        A policy that reads each tick is played by ticks in any case.
+
         Args:
             backend: what runs the policy.
             mode: empty for ``receding``.
@@ -223,7 +225,8 @@ class BundleJudge:
             raise TrimtabError(
                 f"evaluate: delay_ms={delay_ms}: give a number from 0 to 1e9, or {MEASURED}"
             )
-        if not (mode or interval or delay or jitter or drop):
+        by_ticks = self.bundle.policy.inputs.needs_ticks(self.act_steps)
+        if not (mode or interval or delay or jitter or drop or by_ticks):
             return {}
         mode = mode or "receding"
         if mode not in TIMED_MODES:

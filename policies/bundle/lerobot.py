@@ -77,14 +77,16 @@ def write_lerobot(bundle: str | Path, folder: str | Path) -> Path:
         folder: an older one there is replaced.
 
     Raises:
-        TrimtabError: if ``bundle`` is none or has no graph, LeRobot has no place for a part of its
-            observation, or ``folder`` holds other files or cannot be written.
+        TrimtabError: if ``bundle`` is none or has no graph, or reads each tick of its chunks; if
+            LeRobot has no place for a part of its observation, or ``folder`` holds other files or
+            cannot be written.
     """
     import safetensors.numpy  # not on a robot
 
     config, files = read_files(bundle)
     folder = resolved(folder)
     contract = policy_files(config, files, f"bundle {bundle}").contract
+    contract.inputs.check_whole_chunks(contract.act_steps)
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if folder.exists() and (not folder.is_dir() or not found <= set(LEROBOT_FILES)):
         raise TrimtabError(f"{folder}: holds other files; choose a new or empty folder")

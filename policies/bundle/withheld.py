@@ -50,7 +50,7 @@ def black_box(
     """
     spec = PolicySpec(
         contract.obs_dim, contract.horizon, contract.action_dim, contract.action_low,
-        contract.action_high, contract.parts, contract.history,
+        contract.action_high, contract.parts, contract.history, contract.every_tick,
     )  # fmt: skip
     try:
         policy = BlackBoxPolicy.of(spec, contract.noise_shape, graph)

@@ -9,10 +9,10 @@ say is in :class:`Unsaid`. Here they become a policy.
 from __future__ import annotations
 
 import io
-import math
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError, nearest
-from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
 from trimtab.policies.defaults import OwnDraws, torch_defaults
-from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
+from trimtab.policies.imports.torch_archive import TensorArchive, member, read_whole, readable
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
@@ -113,11 +112,7 @@ class Formula:
             TrimtabError: if it has not the arrays ``mean`` and ``variance``.
         """
         path = Path(statistics).expanduser()
-        try:
-            data = read_bytes(path)
-        except OSError as error:
-            reason = error.strerror or error
-            raise TrimtabError(f"statistics {path}: cannot be read ({reason})") from error
+        data = read_whole(path)
         with readable(f"statistics {path}"):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 mean, variance = (
@@ -195,44 +190,29 @@ class Actor:
             policy = self.make(self, spec)
         linear = [layer for layer in policy.get_submodule("network").modules()
                   if isinstance(layer, nn.Linear)]  # fmt: skip
-        normalizer = policy.normalizer
         with torch.no_grad():
             for layer, (weight, bias) in zip(linear, self.layers, strict=True):
                 layer.weight.copy_(weight)
                 layer.bias.copy_(bias)
-            if self.scaler is not None:
-                normalizer.obs_shift.copy_(torch.from_numpy(self.scaler.shift))
-                normalizer.obs_scale.copy_(torch.from_numpy(self.scaler.scale))
-            if self.units is not None:
-                normalizer.action_shift.copy_(self.units[0])
-                normalizer.action_scale.copy_(self.units[1])
-        return check_finite(policy, self.where).eval()
+        scaler = self.scaler
+        obs = None if scaler is None else map(torch.from_numpy, (scaler.shift, scaler.scale))
+        return finished(policy, self.where, obs, self.units)
 
     def _check(self, spec: PolicySpec) -> None:
         for weight, bias in self.layers:
             if len(weight) != len(bias) or 0 in weight.shape:
                 shapes = f"{tuple(weight.shape)} and {tuple(bias.shape)}"
                 raise TrimtabError(f"{self.where}: a layer has shapes {shapes}")
-        for (before, _), (after, _) in zip(self.layers, self.layers[1:], strict=False):
-            if len(before) != after.shape[1]:
-                raise TrimtabError(f"{self.where}: its layers do not fit one another")
-        outputs = len(self.layers[-1][1])
-        if (
-            not self.action_dim
-            or outputs % self.action_dim
-            or (self.log_std is not None and outputs != self.action_dim)
-        ):
+        chained = all(len(bias) == after.shape[1]
+                      for (_, bias), (after, _) in pairwise(self.layers))  # fmt: skip
+        outputs, actions = len(self.layers[-1][1]), self.action_dim
+        if not chained or not actions or outputs % actions or (
+            self.log_std is not None and outputs != actions
+        ):  # fmt: skip
             raise TrimtabError(f"{self.where}: its layers do not fit one another")
-        have, need = (self.obs_dim, self.action_dim), (spec.obs_dim, spec.action_dim)
-        if have != need:
-            raise TrimtabError(
-                f"{self.where}: observation and action lengths {have} against {need} of env; name "
-                "the task that it was trained on"
-            )
-        if self.units is not None and any(len(unit) != self.action_dim for unit in self.units):
-            raise TrimtabError(
-                f"{self.where}: its units are not those of {self.action_dim} actions"
-            )
+        check_lengths(self.where, (self.obs_dim, self.action_dim), spec)
+        if any(len(unit) != actions for unit in self.units or ()):
+            raise TrimtabError(f"{self.where}: its units are not those of {actions} actions")
         if self.scaler is not None and not (
             len(self.scaler.shift) == len(self.scaler.scale) == self.obs_dim
             and (self.scaler.scale > 0).all()
@@ -244,29 +224,53 @@ class Actor:
         for name, ours, theirs in zip(
             ("low", "high"), (spec.action_low, spec.action_high), self.limits or (), strict=False
         ):
-            if not _close(theirs, ours):
+            if len(theirs) != len(ours) or not np.allclose(theirs, ours, rtol=1e-5, atol=1e-6):
                 raise TrimtabError(
                     f"{self.where}: its actions have {name} {theirs}, those of env {ours}"
                 )
 
 
-def check_finite(policy: Policy, where: str) -> Policy:
-    """Return a policy whose weights and units are finite.
+def check_lengths(where: str, have: tuple[int, int], spec: PolicySpec) -> None:
+    """Check that a policy's observations and actions are as long as those of ``spec``.
 
     Raises:
         TrimtabError: if they are not.
     """
+    need = spec.obs_dim, spec.action_dim
+    if have != need:
+        raise TrimtabError(
+            f"{where}: observation and action lengths {have} against {need} of env; name the task "
+            "that it was trained on"
+        )
+
+
+def finished(
+    policy: Policy, where: str, obs: Iterable[Tensor] | None, action: Iterable[Tensor] | None
+) -> Policy:
+    """Return a policy, in evaluation mode, with units in which its network works.
+
+    Args:
+        policy: with its weights.
+        where: the file, for messages.
+        obs: shift and scale of observations ``[O]``; None: as the policy has them.
+        action: shift and scale of actions ``[A]``, likewise.
+
+    Raises:
+        TrimtabError: if weights or units are not finite.
+    """
+    with torch.no_grad():
+        for side, units in (("obs", obs), ("action", action)):
+            for part, value in zip(("shift", "scale"), units or (), strict=False):
+                policy.normalizer.get_buffer(f"{side}_{part}").copy_(value)
     for name, value in policy.state_dict().items():
         if not bool(torch.isfinite(value).all()):
             raise TrimtabError(f"{where}: {name} has values that are not finite")
-    return policy
+    return policy.eval()
 
 
 def diagonal_gaussian(actor: Actor, spec: PolicySpec) -> Policy:
     """Return a policy with the actor's mean, and a width that does not depend on the state."""
-    policy = DiagonalGaussianPolicy(
-        spec, hidden=actor.hidden, activation=actor.activation, obs_limit=_limit(actor)
-    )
+    policy = DiagonalGaussianPolicy(spec, **_perceptron(actor))
     if actor.log_std is not None:
         with torch.no_grad():
             policy.log_std.copy_(actor.log_std[None])
@@ -275,25 +279,19 @@ def diagonal_gaussian(actor: Actor, spec: PolicySpec) -> Policy:
 
 def tanh_gaussian(actor: Actor, spec: PolicySpec) -> Policy:
     """Return a policy whose last layer gives mean and logarithm of the width before a tanh."""
-    return TanhGaussianPolicy(
-        spec,
-        hidden=actor.hidden,
-        activation=actor.activation,
-        obs_limit=_limit(actor),
-        log_std_min=-20.0,  # Stable-Baselines3's bounds
-        log_std_max=2.0,
-    )
+    # Stable-Baselines3's bounds
+    return TanhGaussianPolicy(spec, **_perceptron(actor), log_std_min=-20.0, log_std_max=2.0)
 
 
 def deterministic(actor: Actor, spec: PolicySpec) -> Policy:
     """Return a policy that ends with a tanh and takes no noise."""
-    return DeterministicPolicy(
-        spec, hidden=actor.hidden, activation=actor.activation, obs_limit=_limit(actor)
-    )
+    return DeterministicPolicy(spec, **_perceptron(actor))
 
 
-def _limit(actor: Actor) -> float | None:
-    return None if actor.scaler is None else actor.scaler.limit
+def _perceptron(actor: Actor) -> dict[str, Any]:
+    """Return the keywords that all kinds of such policies have."""
+    limit = None if actor.scaler is None else actor.scaler.limit
+    return {"hidden": actor.hidden, "activation": actor.activation, "obs_limit": limit}
 
 
 def raw_units(actions: int) -> tuple[Tensor, Tensor]:
@@ -325,8 +323,8 @@ class Named:
     def __contains__(self, name: str) -> bool:
         return name in self.archive
 
-    def tensor(self, name: str, dimensions: int) -> Tensor:
-        """Return a tensor in single precision.
+    def tensor(self, name: str, dimensions: int | None = None) -> Tensor:
+        """Return a tensor in single precision, of any number of dimensions if that is None.
 
         Raises:
             TrimtabError: if it is missing or has another number of dimensions.
@@ -334,7 +332,7 @@ class Named:
         if name not in self.archive:
             raise self.refusal(f"lacks {name}; if its actor is of another form, export it as ONNX")
         value = torch.from_numpy(self.archive[name]).float()
-        if value.ndim != dimensions:
+        if dimensions not in (None, value.ndim):
             raise self.refusal(f"{name} has shape {tuple(value.shape)}")
         self.used.add(name)
         return value
@@ -342,11 +340,6 @@ class Named:
     def layer(self, prefix: str) -> Layer:
         """Return a linear layer."""
         return self.tensor(f"{prefix}.weight", 2), self.tensor(f"{prefix}.bias", 1)
-
-    def flat(self, name: str) -> Tensor:
-        """Return a tensor of any number of dimensions as one row."""
-        self.used.add(name)
-        return torch.from_numpy(self.archive[name]).float().flatten()
 
     def perceptron(self, prefix: str) -> list[Layer]:
         """Return the linear layers of a sequence: every other module is an activation."""
@@ -423,9 +416,3 @@ class Named:
                 raise self.refusal(
                     f"has {name[:80]}, which a perceptron of its kind has not; export it as ONNX"
                 )
-
-
-def _close(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    return len(ours) == len(theirs) and all(
-        math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) for a, b in zip(ours, theirs, strict=True)
-    )

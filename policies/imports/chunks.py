@@ -6,28 +6,30 @@ they say in other ways than is read here is refused, and so is every policy that
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes, read_json
+from trimtab.files import read_json
 from trimtab.policies.base import Policy
 from trimtab.policies.defaults import OwnDraws, torch_defaults
-from trimtab.policies.imports.actors import Limits, Unsaid, check_finite
-from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
+from trimtab.policies.imports.actors import Limits, Unsaid, check_lengths, finished
+from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, read_whole, readable
 from trimtab.policies.kinds.action_transformer import ActionTransformerPolicy
 from trimtab.policies.kinds.unet_diffusion import UNetDiffusionPolicy
 from trimtab.types import PolicySpec
 
 __all__ = ["LEROBOT_MODEL", "ChunkActor", "diffusion_policy", "lerobot"]
+
+logger = logging.getLogger(__name__)
 
 Units = tuple[Tensor, Tensor]
 """Shift and scale of normalised numbers to raw ones, each as long as they are."""
@@ -35,23 +37,27 @@ Units = tuple[Tensor, Tensor]
 LEROBOT_MODEL = "model.safetensors"
 _OTHER_WAY = "export it as ONNX where it was trained, and import that, or serve it from there"
 _STATE, _ENVIRONMENT = "observation.state", "observation.environment_state"
-_MIGRATION = "python -m lerobot.processor.migrate_policy_normalization"
 _RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 _HARMLESS = ("rename_observations_processor", "to_batch_processor", "device_processor")
-_SAMPLERS = {"DDPM": "ddpm", "DDIM": "ddim"}
-_ONLY: Mapping[str, tuple[Any, ...]] = {
-    "variance_type": ("fixed_small", "fixed_small_log"),
-    "set_alpha_to_one": (True,),
-    "steps_offset": (0,),
-    "thresholding": (False,),
-    "timestep_spacing": ("leading",),
-    "rescale_betas_zero_snr": (False,),
-    "trained_betas": (None,),
-}
-"""Settings of a scheduler that have to be as they mostly are."""
-
-
-_LONGEST = 10_000  # actions of a chunk; those of a damaged file would fill the memory
+_DEFAULTS: Mapping[str, Any] = {
+    "num_train_timesteps": 1000, "beta_start": 0.0001, "beta_end": 0.02, "beta_schedule": "linear",
+    "clip_sample": True, "clip_sample_range": 1.0, "prediction_type": "epsilon",
+}  # fmt: skip
+"""Settings of diffusers' DDPM and DDIM that are read, and what they are where nobody says them."""
+_ONLY: Mapping[str, Any] = {
+    "variance_type": "fixed_small", "set_alpha_to_one": True, "steps_offset": 0,
+    "thresholding": False, "timestep_spacing": "leading", "rescale_betas_zero_snr": False,
+    "trained_betas": None,
+}  # fmt: skip
+"""Settings of theirs that have to be as they mostly are."""
+_POLICY = frozenset({
+    "_target_", "model", "noise_scheduler", "horizon", "obs_dim", "action_dim", "n_action_steps",
+    "n_obs_steps", "num_inference_steps", "obs_as_local_cond", "obs_as_global_cond",
+    "pred_action_steps_only", "oa_step_convention",
+})  # fmt: skip
+"""Settings of Diffusion Policy's policy; it hands others on to each step of its scheduler."""
+_LONGEST = 10_000
+"""Actions of a chunk, and numbers of a feature: those of a damaged file would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,9 @@ class ChunkActor:
         action: units of an action.
         bound: normalised actions are within ``[-bound, bound]``; None: they have no bound.
         obs_names: of the entries of an observation, where the file says them.
+
+    Raises:
+        TrimtabError: if a count is none, or more is played than planned.
     """
 
     where: str
@@ -81,6 +90,16 @@ class ChunkActor:
     action: Units
     bound: float | None = None
     obs_names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        counts = self.act_steps, self.horizon, self.history
+        whole = all(type(count) is int for count in counts) and 1 <= self.history <= _LONGEST
+        if not whole or not 1 <= self.act_steps <= self.horizon <= _LONGEST:
+            played, planned, read = (str(count)[:40] for count in counts)
+            raise TrimtabError(
+                f"{self.where}: plays {played} actions of the {planned} that it plans, by {read} "
+                "observations"
+            )
 
     @property
     def obs_dim(self) -> int:
@@ -110,41 +129,24 @@ class ChunkActor:
         Raises:
             TrimtabError: if ``spec`` or a tensor does not fit, or has values that are not finite.
         """
-        have = self.obs_dim * self.history, self.action_dim
-        if have != (spec.obs_dim, spec.action_dim):
-            raise TrimtabError(
-                f"{self.where}: observation and action lengths {have} against "
-                f"{(spec.obs_dim, spec.action_dim)} of env; name the task that it was trained on"
-            )
-        if not 1 <= self.act_steps <= self.horizon <= _LONGEST:
-            raise TrimtabError(
-                f"{self.where}: plays {self.act_steps} actions of the {self.horizon} that it plans"
-            )
+        check_lengths(self.where, (self.obs_dim * self.history, self.action_dim), spec)
         try:
             with OwnDraws():  # of weights that are replaced
                 policy = self.make(spec)
             policy.get_submodule("network").load_state_dict(dict(self.tensors))
-        except TrimtabError as error:
-            raise TrimtabError(f"{self.where}: {error}") from error
-        except RuntimeError as error:
+        except (TrimtabError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
             raise TrimtabError(
-                f"{self.where}: its tensors are not those of its kind ({reason}); {_OTHER_WAY}"
+                f"{self.where}: its settings or tensors are not those of its kind ({reason}); "
+                f"{_OTHER_WAY}"
             ) from error
-        with torch.no_grad():
-            for buffer, value in (
-                ("obs_shift", self.obs[0].repeat(self.history)),
-                ("obs_scale", self.obs[1].repeat(self.history)),
-                ("action_shift", self.action[0]),
-                ("action_scale", self.action[1]),
-            ):
-                policy.normalizer.get_buffer(buffer).copy_(value)
-        return check_finite(policy, self.where).eval()
+        obs = (unit.repeat(self.history) for unit in self.obs)
+        return finished(policy, self.where, obs, self.action)
 
 
 def _unet(
-    where: str, tensors: Mapping[str, Tensor], said: Mapping[str, Any], sizes: tuple[int, int, int],
-    start: int, act_steps: int, **more: Any,
+    where: str, tensors: Mapping[str, Tensor], said: Mapping[str, Any], *, length: int, start: int,
+    **more: Any,
 ) -> ChunkActor:  # fmt: skip
     """Return the actor of a U-Net, whose widths are those of its tensors.
 
@@ -152,33 +154,26 @@ def _unet(
         where: the file or folder.
         tensors: by the names of Diffusion Policy or LeRobot.
         said: keywords of the policy that no tensor has.
-        sizes: actions that are denoised, observations that are read, length of an action.
-        start: which of the actions is the present one.
-        act_steps: how many are played.
+        length: actions that are denoised.
+        start: which of them is the present one.
         more: what else there is of :class:`ChunkActor`.
     """
-    length, history, actions = sizes
     network = {}
     for name, value in tensors.items():
         ours = re.sub(r"\.conv([12])\.", lambda m: f".blocks.{int(m[1]) - 1}.", name)
         network[ours.replace(".block.", ".").replace(".2.conv.", ".2.")] = value
-    levels = 0
-    while f"down_modules.{levels}.0.blocks.0.0.weight" in network:
-        levels += 1
-    needed = ("down_modules.0.0.cond_encoder.1.weight", "diffusion_step_encoder.1.weight")
-    if not levels or any(name not in network for name in needed):
-        raise TrimtabError(
-            f"{where}: has no U-Net that is known ({len(tensors)} tensors, "
-            f"{', '.join(list(tensors)[:4])[:200]}); {_OTHER_WAY}"
-        )
-    first = [network[f"down_modules.{level}.0.blocks.0.0.weight"] for level in range(levels)]
-    film, step = (network[name] for name in needed)
+    place = "down_modules.{}.0.blocks.0.0.weight"
+    first = [network[place.format(0)]]
+    while place.format(len(first)) in network:
+        first.append(network[place.format(len(first))])
+    film = network["down_modules.0.0.cond_encoder.1.weight"]
+    step_dim = network["diffusion_step_encoder.1.weight"].shape[-1]
     keywords = {
         "hidden": [len(weight) for weight in first], "kernel": first[0].shape[-1],
-        "step_dim": step.shape[-1], "scaled": len(film) == 2 * len(first[0]), "past": start, **said,
+        "step_dim": step_dim, "scaled": len(film) == 2 * len(first[0]), "past": start, **said,
     }  # fmt: skip
-    read = first[0].shape[1], film.shape[-1] - step.shape[-1]
-    given = actions, history * len(more["obs"][0])
+    read = first[0].shape[1], film.shape[-1] - step_dim
+    given = len(more["action"][0]), more["history"] * len(more["obs"][0])
     if read != given:
         raise TrimtabError(
             f"{where}: its network reads {read[0]} numbers of an action and {read[1]} of "
@@ -187,7 +182,7 @@ def _unet(
         )
     return ChunkActor(
         where, network, lambda spec: UNetDiffusionPolicy(spec, **keywords), length - start,
-        act_steps, history, bound=said["clip"], **more,
+        bound=said["clip"], **more,
     )  # fmt: skip
 
 
@@ -199,22 +194,20 @@ def _schedule(
     Raises:
         TrimtabError: if it is another one than DDPM or DDIM, or has a setting that is not read.
     """
-    read = {"num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "clip_sample",
-            "clip_sample_range", "prediction_type"}  # fmt: skip
-    other = [f"{k}: {v}" for k, v in said.items() if k not in read and v not in _ONLY.get(k, ())]
-    found = said.get("prediction_type", "epsilon")
-    if found not in ("epsilon", "sample"):
-        other.append(f"prediction_type: {found}")
-    if other or scheduler not in _SAMPLERS:
+    full = {**_ONLY, **_DEFAULTS, **said}
+    other = [f"{key}: {value}" for key, value in full.items()
+             if key not in _DEFAULTS and (key not in _ONLY or value != _ONLY[key])]  # fmt: skip
+    if full["prediction_type"] not in ("epsilon", "sample"):
+        other.append(f"prediction_type: {full['prediction_type']}")
+    if other or scheduler not in ("DDPM", "DDIM"):
         listed = ", ".join([scheduler, *other])[:200]
         raise TrimtabError(f"{where}: its noise scheduler ({listed}) is not read; {_OTHER_WAY}")
-    levels = said["num_train_timesteps"]
-    kept = {key: said[key] for key in ("beta_schedule", "beta_start", "beta_end") if key in said}
+    levels = full["num_train_timesteps"]
     return {
-        "train_steps": levels, "sampling_steps": steps or levels, "sampler": _SAMPLERS[scheduler],
-        **kept,
-        "clip": said.get("clip_sample_range", 1.0) if said.get("clip_sample", True) else None,
-        "says_clean": found == "sample",
+        "train_steps": levels, "sampling_steps": levels if steps is None else steps,
+        "sampler": scheduler.lower(), "says_clean": full["prediction_type"] == "sample",
+        "clip": float(full["clip_sample_range"]) if full["clip_sample"] else None,
+        **{key: full[key] for key in ("beta_schedule", "beta_start", "beta_end")},
     }  # fmt: skip
 
 
@@ -234,66 +227,58 @@ def diffusion_policy(archive: TensorArchive, unsaid: Unsaid) -> ChunkActor:
     where, content = archive.where, archive.content
     _check_unsaid(where, unsaid)
 
+    def refusal(why: str) -> TrimtabError:
+        return TrimtabError(f"{where}: is of Diffusion Policy, and {why}; {_OTHER_WAY}")
+
     def setting(*place: str, kind: Any) -> Any:
-        value = content.get("cfg")
-        for key in place:
-            value = _node(value)
-            value = value.get(key) if isinstance(value, dict) else None
-        value = _node(value)
+        value = _node(content.get("cfg"))
+        for key in ("policy", *place):
+            value = _node(value.get(key)) if isinstance(value, dict) else None
         if not isinstance(value, kind):
-            raise TrimtabError(
-                f"{where}: is of Diffusion Policy, and its cfg does not say {'.'.join(place)} "
-                f"(it has {str(value)[:80]}); {_OTHER_WAY}"
-            )
+            said = ".".join(("policy", *place))
+            raise refusal(f"its cfg does not say {said} (it has {str(value)[:80]})")
         return value
 
     kept = content["state_dicts"]
     part = archive.within(kept.get("ema_model") or kept.get("model") or {})
-    target = setting("policy", "_target_", kind=str).rpartition(".")[2]
+    target = setting("_target_", kind=str).rpartition(".")[2]
     if target != "DiffusionUnetLowdimPolicy":
-        raise TrimtabError(
-            f"{where}: is a {target[:80]} of Diffusion Policy with "
-            f"{', '.join(map(str, kept))[:100]} ({len(list(part))} tensors, "
-            f"{', '.join(list(part)[:4])[:200]}), and only its "
-            f"DiffusionUnetLowdimPolicy is read; {_OTHER_WAY}"
-        )
-    if not setting("policy", "obs_as_global_cond", kind=bool):
-        raise TrimtabError(
-            f"{where}: was trained with obs_as_global_cond: False, and only observations as a "
-            f"global condition are read; {_OTHER_WAY}"
-        )
+        raise refusal(f"only its DiffusionUnetLowdimPolicy is read, and no {target[:80]}")
+    if not setting("obs_as_global_cond", kind=bool):
+        raise refusal("has obs_as_global_cond: False; only a global condition is read")
+    if other := setting(kind=dict).keys() - _POLICY:
+        raise refusal(f"hands {', '.join(map(str, other))[:80]} on to its scheduler")
     counts = ("horizon", "n_obs_steps", "n_action_steps")
-    horizon, history, played = (setting("policy", name, kind=int) for name in counts)
-    start = history - 1 if setting("policy", "oa_step_convention", kind=bool) else history
-    if setting("policy", "pred_action_steps_only", kind=bool):
-        horizon, start = played, 0
-    nodes = setting("policy", "noise_scheduler", kind=dict)
-    said = {str(key): _node(value) for key, value in nodes.items()}
+    length, history, played = (setting(name, kind=int) for name in counts)
+    start = history - 1 if setting("oa_step_convention", kind=bool) else history
+    if setting("pred_action_steps_only", kind=bool):
+        length, start = played, 0
+    said = {str(key): _node(value) for key, value in setting("noise_scheduler", kind=dict).items()}
     sampler = str(said.pop("_target_", "")).rpartition(".")[2].removesuffix("Scheduler")
-    steps = setting("policy", "num_inference_steps", kind=int | None)
+    steps = setting("num_inference_steps", kind=int | None)
     keywords = _schedule(where, sampler, said, steps)
-    fewer = keywords["sampling_steps"] != keywords["train_steps"]
-    if fewer and not keywords.items() >= {"sampler": "ddim", "says_clean": False}.items():
-        raise TrimtabError(
-            f"{where}: takes {steps} of {keywords['train_steps']} steps with {sampler}, which its "
-            f"version of diffusers does in a way of its own; {_OTHER_WAY}"
+    taken, levels, clean = (keywords[k] for k in ("sampling_steps", "train_steps", "says_clean"))
+    if clean if sampler == "DDIM" else taken != levels:  # by diffusers 0.11
+        says = " for a network that says the clean chunk" if clean else ""
+        raise refusal(
+            f"takes {taken} of {levels} steps with {sampler}{says}, which its version of diffusers "
+            "does in a way of its own"
         )
     units = {}
     for side in ("obs", "action"):
         names = [f"normalizer.params_dict.{side}.{one}" for one in ("scale", "offset")]
         if any(name not in part for name in names):
-            raise TrimtabError(f"{where}: has no statistics {names[0]}; {_OTHER_WAY}")
-        scale, offset = (part[name].astype(np.float64).reshape(-1) for name in names)
-        units[side] = torch.from_numpy(-offset / scale), torch.from_numpy(1 / scale)
-    groups = setting("policy", "model", "n_groups", kind=int)
+            raise refusal(f"has no statistics {names[0]}")
+        scale, offset = (torch.from_numpy(part[name]).double().flatten() for name in names)
+        units[side] = -offset / scale, 1 / scale
     tensors = {
         name.removeprefix("model."): torch.from_numpy(part[name]).float()
-        for name in part
-        if name.startswith("model.")
-    }
+        for name in part if name.startswith("model.")
+    }  # fmt: skip
+    keywords["groups"] = setting("model", "n_groups", kind=int)
     return _unet(
-        where, tensors, {"groups": groups, **keywords}, (horizon, history, len(units["action"][0])),
-        start, played, **units,
+        where, tensors, keywords, length=length, start=start, act_steps=played, history=history,
+        **units,
     )  # fmt: skip
 
 
@@ -328,12 +313,11 @@ def lerobot(folder: Path, unsaid: Unsaid) -> ChunkActor:
     with readable(where):
         tensors = _tensors(folder / LEROBOT_MODEL)
         pre, post = (_normalizer(folder, side) for side in ("pre", "post"))
-        obs = [_units(where, pre, key, features[key], False) for key in reads]
-        action = _units(where, post, "action", config["output_features"]["action"], True)
+        obs = [_units(where, pre, key) for key in reads]
         widths = {key: len(shift) for key, (shift, _) in zip(reads, obs, strict=True)}
         more = {
             "obs": tuple(torch.cat(one) for one in zip(*obs, strict=True)),
-            "action": action,
+            "action": _units(where, post, "action"),
             "obs_names": [f"{key}_{i}" for key, width in widths.items() for i in range(width)],
         }
         return _READERS[kind](where, config, tensors, widths, more)
@@ -341,10 +325,7 @@ def lerobot(folder: Path, unsaid: Unsaid) -> ChunkActor:
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file in single precision."""
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise TrimtabError(f"{path}: cannot be read ({error.strerror or error})") from error
+    data = read_whole(path)
     with readable(str(path)):
         return {name: value.float() for name, value in safetensors.torch.load(data).items()}
 
@@ -355,13 +336,12 @@ def _normalizer(folder: Path, side: str) -> Mapping[str, Any]:
     if not path.is_file():
         raise TrimtabError(
             f"{folder}: has no {path.name}, in which LeRobot keeps statistics since 0.4; make it "
-            f"by {_MIGRATION} where it was trained"
+            "by python -m lerobot.processor.migrate_policy_normalization where it was trained"
         )
     name = "normalizer_processor" if side == "pre" else "unnormalizer_processor"
     steps = {str(step.get("registry_name", step.get("class"))): step
              for step in read_json(path, "policy of LeRobot")["steps"]}  # fmt: skip
-    others = [step for step in steps if step not in (name, *_HARMLESS)]
-    if others or name not in steps:
+    if name not in steps or steps.keys() - {name, *_HARMLESS}:
         raise TrimtabError(
             f"{path}: has the steps {', '.join(steps)[:200]}, and only {name} beside "
             f"{', '.join(_HARMLESS)} is read; {_OTHER_WAY}"
@@ -372,19 +352,12 @@ def _normalizer(folder: Path, side: str) -> Mapping[str, Any]:
     return {**steps[name]["config"], "statistics": _tensors(folder / state)}
 
 
-def _units(
-    where: str, normalizer: Mapping[str, Any], key: str, feature: Mapping[str, Any], given: bool
-) -> Units:
-    """Return the units of one of LeRobot's features.
-
-    Args:
-        where: the folder.
-        normalizer: of the side that it is on.
-        key: its name.
-        feature: its type and shape.
-        given: whether the policy gives it, and does not read it.
-    """
+def _units(where: str, normalizer: Mapping[str, Any], key: str) -> Units:
+    """Return the units of a feature of LeRobot's by the normaliser of the side that it is on."""
+    feature, given = normalizer["features"][key], key == "action"
     (size,) = feature["shape"]
+    if size > _LONGEST:
+        raise ValueError(f"{key} has {size} numbers")
     mode = normalizer["norm_map"].get(feature["type"], "IDENTITY")
     only = normalizer.get("normalize_observation_keys")
     if mode == "IDENTITY" or (only is not None and not given and key not in only):
@@ -402,8 +375,7 @@ def _units(
         return first, second if given else second + least
     half = (second - first) / 2
     # Of a constant entry LeRobot's network reads -1, and a deviation from it 2e8 times as large.
-    flat = torch.full_like(half, least / 2) if given else torch.ones_like(half)
-    half = torch.where(half == 0, flat, half)
+    half[half == 0] = least / 2 if given else 1.0
     return first + half, half
 
 
@@ -412,16 +384,13 @@ def _diffusion(
     more: Mapping[str, Any],
 ) -> ChunkActor:  # fmt: skip
     """LeRobot's ``diffusion``: the U-Net of Diffusion Policy."""
-    said = {key: config[key] for key in ("num_train_timesteps", "beta_schedule", "beta_start",
-            "beta_end", "prediction_type", "clip_sample", "clip_sample_range")}  # fmt: skip
+    said = {key: config[key] for key in _DEFAULTS}
     keywords = _schedule(where, config["noise_scheduler_type"], said, config["num_inference_steps"])
-    prefix = "diffusion.unet."
-    network = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    network = {name.removeprefix("diffusion.unet."): value for name, value in tensors.items()}
     history = config["n_obs_steps"]
     return _unet(
-        where, network, {"groups": config["n_groups"], **keywords},
-        (config["horizon"], history, len(more["action"][0])), history - 1, config["n_action_steps"],
-        **more,
+        where, network, {"groups": config["n_groups"], **keywords}, length=config["horizon"],
+        start=history - 1, act_steps=config["n_action_steps"], history=history, **more,
     )  # fmt: skip
 
 
@@ -432,24 +401,31 @@ def _act(
     """LeRobot's ``act``. Of the latent, which is zero, only the bias of its layer is left."""
     tokens = {_STATE: "robot_state", _ENVIRONMENT: "env_state"}
     names = {f"encoder_{tokens[key]}_input_proj.": f"inputs.{i}." for i, key in enumerate(widths)}
-    network = {}
+    names["encoder_latent_input_proj.bias"] = "style"
+    network: dict[str, Tensor] = {}
     for name, value in tensors.items():
         ours = name.removeprefix("model.")
         for theirs, own in names.items():
             ours = ours.replace(theirs, own) if ours.startswith(theirs) else ours
-        if ours == "encoder_latent_input_proj.bias":
-            network["style"] = value
-        elif not ours.startswith(("vae_encoder", "encoder_latent_input_proj.")):
+        if not ours.startswith(("vae_encoder", "encoder_latent_input_proj.")):
             network[ours] = value
+    if (coefficient := config.get("temporal_ensemble_coeff")) is not None:
+        logger.warning("%s was played with temporal_ensemble_coeff=%s, which no bundle has: play "
+                       "it in a robot's mode TemporalEnsemble", where, coefficient)  # fmt: skip
+    encoders, decoders = (
+        len({name.split(".")[2] for name in network if name.startswith(f"{part}.layers.")})
+        for part in ("encoder", "decoder")
+    )
     keywords = {
-        "sizes": list(widths.values()), "width": config["dim_model"], "heads": config["n_heads"],
-        "feedforward": config["dim_feedforward"], "encoders": config["n_encoder_layers"],
-        "decoders": config["n_decoder_layers"], "activation": config["feedforward_activation"],
-        "norm_first": config["pre_norm"],
+        "sizes": list(widths.values()), "width": network["action_head.weight"].shape[1],
+        "heads": config["n_heads"], "encoders": encoders, "decoders": decoders,
+        "feedforward": len(network["decoder.layers.0.linear1.weight"]),
+        "activation": config["feedforward_activation"], "norm_first": config["pre_norm"],
     }  # fmt: skip
     return ChunkActor(
         where, network, lambda spec: ActionTransformerPolicy(spec, **keywords),
-        config["chunk_size"], config["n_action_steps"], config["n_obs_steps"], **more,
+        len(network["decoder_pos_embed.weight"]), config["n_action_steps"], config["n_obs_steps"],
+        **more,
     )  # fmt: skip
 
 

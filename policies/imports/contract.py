@@ -258,12 +258,8 @@ class _Reader:
                 "them, or write raw or scaled"
             )
         low, high = self.ends(action)
-        gains = {
-            name: self.by_joint(value, f"gains.{name}")
-            for name, value in self.section(
-                top.get("gains"), "gains", "stiffness", "damping"
-            ).items()
-        }
+        gained = self.section(top.get("gains"), "gains", "stiffness", "damping")
+        gains = {name: self.by_joint(value, f"gains.{name}") for name, value in gained.items()}
         for name, values in gains.items():
             if min(values) < 0:
                 raise self.refusal(f"gains.{name}: must be at least 0, got {min(values):g}")
@@ -280,31 +276,22 @@ class _Reader:
         rate = top.get("control_rate")
         if "control_rate" not in top:
             raise self.refusal("control_rate: is missing; give decisions a second, or null")
-        if rate is not None and (not _is_number(rate) or rate <= 0):
-            raise self.refusal(f"control_rate: must be decisions a second, got {rate!r}")
+        right = rate is None or (_is_number(rate) and rate > 0)
+        self.checked(rate, "control_rate", right, "decisions a second")
         return ForeignContract(
-            where=self.where,
-            task=self.text(top.get("task"), "task"),
+            where=self.where, task=self.text(top.get("task"), "task"),
             control_rate=None if rate is None else float(rate),
             observation=self.text(tensors.get("observation"), "network.observation"),
-            action=output,
-            noise=self.text(tensors.get("noise"), "network.noise"),
-            states=states,
-            robot=self.robot,
-            network=network,
-            terms=terms,
+            action=output, noise=self.text(tensors.get("noise"), "network.noise"), states=states,
+            robot=self.robot, network=network, terms=terms,
             order=self.order(observation.get("order"), [term.name for term in terms]),
             history=self.history(observation.get("history"), terms),
-            pose=self.pose,
-            scale=self.by_joint(action.get("scale", 1.0), "action.scale"),
-            clip=clip,
-            low=low,
-            high=high,
+            pose=self.pose, scale=self.by_joint(action.get("scale", 1.0), "action.scale"),
+            clip=clip, low=low, high=high,
             units=self.texts(action.get("units"), "action.units", self.actions),
             act_steps=self.whole(action.get("act_steps", 1), "action.act_steps"),
-            limits=limits,
-            gains=gains,
-        )
+            limits=limits, gains=gains,
+        )  # fmt: skip
 
     def joints(self, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names in the robot's order, and in the network's."""
@@ -315,13 +302,11 @@ class _Reader:
             raise self.refusal("joints.robot: is missing; list the joints in your robot's order")
         robot = self.names(section["robot"], "joints.robot")
         network = self.names(section.get("network", list(robot)), "joints.network")
-        for one, other, what in (
-            (robot, network, "joints.network lacks"),
-            (network, robot, "joints.robot lacks"),
-        ):
-            lacking = [name for name in one if name not in other]
-            if lacking:
-                raise self.refusal(f"{what} {', '.join(lacking)}, which the other list has")
+        for one, other, what in ((robot, network, "network"), (network, robot, "robot")):
+            if lacking := [name for name in one if name not in other]:
+                raise self.refusal(
+                    f"joints.{what} lacks {', '.join(lacking)}, which the other list has"
+                )
         if len(robot) != self.actions:
             raise self.refusal(
                 f"joints.robot: has {len(robot)} names, and the network has {self.actions} actions"
@@ -329,8 +314,7 @@ class _Reader:
         return robot, network
 
     def names(self, value: Any, where: str) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(n, str) and n for n in value):
-            raise self.refusal(f"{where}: must be a list of names, got {str(value)[:80]}")
+        self.checked(value, where, _are_texts(value), "a list of names")
         for name in value:
             if value.count(name) > 1:
                 raise self.refusal(f"{where}: has {name!r} twice; each joint has its own name")
@@ -380,42 +364,32 @@ class _Reader:
             shift = self.pose
         else:
             shift = self.numbers(subtract, f"{where}.subtract", size, per_joint)
-        usual = entry.get("range")
-        if usual is None:
-            low, high = tuple(x - 1 for x in shift), tuple(x + 1 for x in shift)
-        elif isinstance(usual, list) and len(usual) == 2:
+        low, high = (tuple(x + step for x in shift) for step in (-1, 1))
+        if (usual := entry.get("range")) is not None:
+            paired = isinstance(usual, list) and len(usual) == 2
+            self.checked(usual, f"{where}.range", paired, "a pair, such as [-1, 1]")
             low, high = (self.numbers(x, f"{where}.range", size, per_joint) for x in usual)
             self.ordered(low, high, f"{where}.range")
-        else:
-            raise self.refusal(f"{where}.range: must be a pair, such as [-1, 1], got {usual!r}")
         if per_joint and self.robot:
             names = tuple(f"{name}.{joint}" for joint in self.robot)
         else:
             names = (name,) if size == 1 else tuple(f"{name}.{index}" for index in range(size))
         first = entry.get("clip_first", observation.get("clip_first", False))
         clip = self.clip(entry.get("clip", observation.get("clip")), f"{where}.clip")
-        if clip is not None and "clip_first" not in entry and "clip_first" not in observation:
-            scaled = self.numbers(entry.get("scale", 1.0), f"{where}.scale", size, per_joint)
-            if set(scaled) != {1.0}:
-                raise self.refusal(
-                    f"{where}: has a clip and a scale; stacks differ in which comes first, so add "
-                    "clip_first: true (unitree_rl_lab) or clip_first: false (rl_sar)"
-                )
+        scale = self.numbers(entry.get("scale", 1.0), f"{where}.scale", size, per_joint)
+        said = "clip_first" in entry or "clip_first" in observation
+        if clip is not None and not said and set(scale) != {1.0}:
+            raise self.refusal(
+                f"{where}: has a clip and a scale; stacks differ in which comes first, so add "
+                "clip_first: true (unitree_rl_lab) or clip_first: false (rl_sar)"
+            )
         return Term(
-            name=name,
-            size=size,
-            joints=per_joint,
-            last_action=last,
-            subtract=shift,
-            scale=self.numbers(entry.get("scale", 1.0), f"{where}.scale", size, per_joint),
-            clip=clip,
-            clip_first=self.truth(first, f"{where}.clip_first"),
-            low=low,
-            high=high,
+            name, size, joints, last, subtract=shift, scale=scale, clip=clip,
+            clip_first=self.truth(first, f"{where}.clip_first"), low=low, high=high,
             names=self.texts(entry.get("names"), f"{where}.names", size) or names,
             units=self.texts(entry.get("units"), f"{where}.units", size),
             history=self.whole(entry["history"], f"{where}.history") if "history" in entry else 0,
-        )
+        )  # fmt: skip
 
     def order(self, value: Any, names: Sequence[str]) -> tuple[str, ...]:
         """Return the terms in the order in which the network reads them."""
@@ -440,16 +414,13 @@ class _Reader:
         if length > _MOST_HISTORY:
             raise self.refusal(f"observation.history.length: at most {_MOST_HISTORY}")
         longest = max(length, *(term.history for term in terms))
+        chosen = {}
         for name, known in _HISTORY.items():
-            if longest > 1 and name not in section:
-                raise self.refusal(
-                    f"observation.history.{name}: is missing; write one of {', '.join(known)}"
-                )
-        chosen = {
-            name: self.choice(section[name], f"observation.history.{name}", known)
-            for name, known in _HISTORY.items()
-            if name in section
-        }
+            where = f"observation.history.{name}"
+            if name in section:
+                chosen[name] = self.choice(section[name], where, known)
+            elif longest > 1:
+                raise self.refusal(f"{where}: is missing; write one of {', '.join(known)}")
         return History(length, **chosen)
 
     def states(self, value: Any) -> tuple[State, ...]:
@@ -476,9 +447,7 @@ class _Reader:
         given = [key for key in ("low", "high") if key in action]
         if len(given) == 1:
             raise self.refusal("action: has one of low and high; give both")
-        if not given:
-            return (), ()
-        low, high = (self.by_joint(action[key], f"action.{key}") for key in given)
+        low, high = (self.by_joint(action[k], f"action.{k}") for k in given) if given else ((), ())
         self.ordered(low, high, "action")
         return low, high
 
@@ -515,8 +484,7 @@ class _Reader:
                 raise self.refusal(f"{where}: there is no joint {name!r}")
             value = [value[name] for name in self.robot]
         listed = value if isinstance(value, list) else [value] * size
-        if not all(map(_is_number, listed)):
-            raise self.refusal(f"{where}: must be finite numbers, got {str(value)[:80]}")
+        self.checked(value, where, all(map(_is_number, listed)), "finite numbers")
         if len(listed) != size:
             raise self.refusal(f"{where}: has {len(listed)} numbers, and there are {size} entries")
         return tuple(map(float, listed))
@@ -525,21 +493,24 @@ class _Reader:
         if value is None:
             return None
         pair = [-value, value] if _is_number(value) else value
-        if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_number, pair)):
-            raise self.refusal(f"{where}: must be a number or a pair of them, got {value!r}")
+        right = isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))
+        self.checked(value, where, right, "a number or a pair of them")
         if pair[0] >= pair[1]:
             raise self.refusal(f"{where}: {pair[0]:g} is not below {pair[1]:g}")
         return float(pair[0]), float(pair[1])
 
-    def whole(self, value: Any, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.refusal(f"{where}: must be a whole number, at least 1, got {value!r}")
+    def checked(self, value: Any, where: str, right: bool, what: str) -> Any:
+        """Return a value that is right; ``what`` says what it has to be."""
+        if not right:
+            raise self.refusal(f"{where}: must be {what}, got {repr(value)[:80]}")
         return value
 
+    def whole(self, value: Any, where: str) -> int:
+        right = type(value) is int and value >= 1
+        return int(self.checked(value, where, right, "a whole number, at least 1"))
+
     def truth(self, value: Any, where: str) -> bool:
-        if not isinstance(value, bool):
-            raise self.refusal(f"{where}: must be true or false, got {value!r}")
-        return value
+        return bool(self.checked(value, where, isinstance(value, bool), "true or false"))
 
     def choice(self, value: Any, where: str, known: Sequence[str]) -> str:
         if value not in known:
@@ -547,24 +518,24 @@ class _Reader:
         return str(value)
 
     def text(self, value: Any, where: str) -> str:
-        if value is None:
-            return ""
-        if not isinstance(value, str) or not value:
-            raise self.refusal(f"{where}: must be a name, got {value!r}")
-        return value
+        right = value is None or (isinstance(value, str) and value != "")
+        return self.checked(value, where, right, "a name") or ""
 
     def texts(self, value: Any, where: str, size: int) -> tuple[str, ...]:
         if value is None:
             return ()
         listed = [value] * size if isinstance(value, str) else value
-        if not isinstance(listed, list) or not all(isinstance(t, str) and t for t in listed):
-            raise self.refusal(f"{where}: must be text, or a list of {size}, got {value!r}")
+        self.checked(value, where, _are_texts(listed), f"text, or a list of {size}")
         if len(listed) != size:
             raise self.refusal(f"{where}: has {len(listed)} texts, and there are {size} entries")
         return tuple(listed)
 
     def refusal(self, why: str) -> TrimtabError:
         return TrimtabError(f"{self.where}: {why}")
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) and text for text in value)
 
 
 def _is_number(value: Any) -> bool:

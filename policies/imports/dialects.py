@@ -24,6 +24,7 @@ from trimtab.files import atomic_directory, decoded, read_bytes
 from trimtab.observations import FLAT
 from trimtab.policies.bundle.files import ONNX, Contract, read_files
 from trimtab.policies.bundle.inlining import add_prefix
+from trimtab.policies.imports.onnx_file import float_port, load_model, starts_of
 
 __all__ = ["DIALECTS", "read_deploy", "read_metadata", "write_dialect"]
 
@@ -39,13 +40,7 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     Raises:
         TrimtabError: if it is no ONNX file.
     """
-    try:
-        model = onnx.load_model_from_string(read_bytes(path))
-    except OSError as error:
-        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except Exception as error:  # protobuf's errors share no public base class
-        raise TrimtabError(f"{path}: is no readable ONNX file ({str(error)[:80]})") from error
-    return {entry.key: _value(entry.value) for entry in model.metadata_props}
+    return {entry.key: _value(entry.value) for entry in load_model(path).metadata_props}
 
 
 def read_deploy(path: str | Path) -> dict[str, Any]:
@@ -147,13 +142,9 @@ def write_dialect(bundle: str | Path, folder: str | Path, dialect: str) -> None:
 
 
 def _relative(
-    graph: bytes,
-    contract: Contract,
-    tensors: tuple[str, str],
-    index: Sequence[int],
-    pose: Sequence[float],
-    scale: Sequence[float],
-) -> onnx.ModelProto:
+    graph: bytes, contract: Contract, tensors: tuple[str, str], index: Sequence[int],
+    pose: Sequence[float], scale: Sequence[float],
+) -> onnx.ModelProto:  # fmt: skip
     """Return ``(action - pose) / scale`` of one row, without noise.
 
     Args:
@@ -168,7 +159,6 @@ def _relative(
     inner = model.graph
     add_prefix(inner, "policy_")
     given, gives = tensors
-    size = contract.action_dim
     constants: dict[str, NDArray[Any]] = {
         "stack_noise": np.zeros((1, *contract.noise_shape), np.float32),
         "stack_low": np.array(contract.action_low, np.float32),
@@ -188,12 +178,11 @@ def _relative(
         helper.make_node("Sub", ["stack_within", "stack_pose"], ["stack_relative"]),
         helper.make_node("Div", ["stack_relative", "stack_scale"], [gives]),
     ]
-    number = onnx.TensorProto.FLOAT
     made = helper.make_graph(
         nodes,
         "policy",
-        [helper.make_tensor_value_info(given, number, [1, contract.obs_dim])],
-        [helper.make_tensor_value_info(gives, number, [1, size])],
+        [float_port(given, [1, contract.obs_dim])],
+        [float_port(gives, [1, contract.action_dim])],
         [*inner.initializer, *(numpy_helper.from_array(x, n) for n, x in constants.items())],
     )
     found = helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
@@ -203,10 +192,7 @@ def _relative(
 
 def _places(ours: Mapping[str, int], theirs: Mapping[str, int]) -> list[int]:
     """Return where each number of ``ours``, sizes of terms in an order, stands in ``theirs``."""
-    begins, first = {}, 0
-    for name, size in theirs.items():
-        begins[name] = first
-        first += size
+    begins = starts_of(theirs)
     return [begins[name] + i for name, size in ours.items() for i in range(size)]
 
 
@@ -242,35 +228,23 @@ def _holosoma(
 
 
 def _unitree(
-    model: onnx.ModelProto,
-    names: Sequence[str],
-    told: Told,
-    terms: Mapping[str, int],
+    _: onnx.ModelProto, names: Sequence[str], told: Told, terms: Mapping[str, int],
     contract: Contract,
-) -> dict[str, str]:
-    del model
+) -> dict[str, str]:  # fmt: skip
     rate = contract.control_rate
     content: dict[str, Any] = {
-        "joint_ids_map": list(range(len(names))),
-        "step_dt": None if rate is None else 1.0 / rate,
-        "stiffness": told["stiffness"],
-        "damping": told["damping"],
-        "default_joint_pos": told["default"],
-        "commands": {},
-        "actions": {
-            "JointPositionAction": {
-                "clip": None,
-                "joint_names": list(names),
-                "scale": told["scale"],
-                "offset": told["default"],
-                "joint_ids": None,
-            }
-        },
+        "joint_ids_map": list(range(len(names))), "step_dt": None if rate is None else 1.0 / rate,
+        "stiffness": told["stiffness"], "damping": told["damping"],
+        "default_joint_pos": told["default"], "commands": {},
+        "actions": {"JointPositionAction": {
+            "clip": None, "joint_names": list(names), "scale": told["scale"],
+            "offset": told["default"], "joint_ids": None,
+        }},
         "observations": {
             name: {"params": {}, "clip": None, "scale": [1.0] * size, "history_length": 1}
             for name, size in terms.items()
         },
-    }
+    }  # fmt: skip
     return {DEPLOY: yaml.safe_dump(content, sort_keys=False, default_flow_style=None)}
 
 
@@ -279,24 +253,19 @@ def _tell(model: onnx.ModelProto, texts: Mapping[str, str]) -> None:
         model.metadata_props.add(key=key, value=text)
 
 
-def _three_decimals(value: float) -> float:
-    return float(f"{value:.3f}")
-
-
-def _three_digits(value: float) -> float:
-    return float(f"{value:.3g}")
+def _rounded(form: str) -> Callable[[float], float]:
+    return lambda value: float(f"{value:{form}}")
 
 
 Describe = Callable[
     [onnx.ModelProto, Sequence[str], Told, Mapping[str, int], Contract], dict[str, str]
 ]
-
 Order = Callable[[Iterable[str]], list[str]]
 
 DIALECTS: Mapping[str, tuple[tuple[str, str], Callable[[float], float], Order, Describe]] = {
-    "mjlab": (("obs", "actions"), _three_decimals, list, _mjlab),
+    "mjlab": (("obs", "actions"), _rounded(".3f"), list, _mjlab),
     "holosoma": (("actor_obs", "action"), float, sorted, _holosoma),
-    "unitree": (("obs", "actions"), _three_digits, list, _unitree),
+    "unitree": (("obs", "actions"), _rounded(".3g"), list, _unitree),
 }
 """For each stack: its tensors' names, how it rounds numbers, in which order it puts the terms of an
 observation together, and what writes what it reads."""

@@ -141,6 +141,8 @@ def _described(foreign: ForeignPolicy) -> dict[str, Any]:
     contract = foreign.contract
     terms = contract.observed
     units = [unit for term in terms for unit in term.units or ("",) * term.size]
+    joints = {"names": contract.robot, "default": contract.pose, "scale": contract.scale,
+              **contract.gains}  # fmt: skip
     found: dict[str, Any] = {
         "control_rate": contract.control_rate,
         "act_steps": contract.act_steps,
@@ -148,22 +150,14 @@ def _described(foreign: ForeignPolicy) -> dict[str, Any]:
         "training": {
             "file": foreign.path.name,
             "file_sha256": sha256_file(foreign.path),
-            "joints": {
-                "names": list(contract.robot),
-                "default": list(contract.pose),
-                "scale": list(contract.scale),
-                **{name: list(values) for name, values in contract.gains.items()},
-            },
+            "joints": {name: list(values) for name, values in joints.items()},
             "observed": {term.name: term.size for term in terms},
             "read_in_order": list(contract.order),
         },
     }
-    if any(units):
-        found["obs_units"] = [unit or UNTOLD for unit in units]
-    if contract.robot:
-        found["action_names"] = list(contract.robot)
-    if contract.units:
-        found["action_units"] = list(contract.units)
-    if contract.limits:
-        found["limits"] = dict(contract.limits)
-    return found
+    said = {
+        "obs_units": [unit or UNTOLD for unit in units] if any(units) else [],
+        "action_names": list(contract.robot), "action_units": list(contract.units),
+        "limits": dict(contract.limits),
+    }  # fmt: skip
+    return found | {name: value for name, value in said.items() if value}

@@ -6,6 +6,7 @@ The formulas with which the libraries normalise observations are beside their re
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def _has(*place: str | int) -> Callable[[Any], bool]:
 
 
 def _rsl_rl(
-    archive: TensorArchive, unsaid: Unsaid, where: str, names: tuple[str, str, str, str]
+    archive: TensorArchive, unsaid: Unsaid, *, where: str, names: tuple[str, str, str, str]
 ) -> Actor:
     """Schwarke et al., "RSL-RL: A Learning Library for Robotics Research" (arXiv 2509.10771).
 
@@ -102,16 +103,6 @@ def _rsl_rl(
         unsaid, layers, diagonal_gaussian, log_std=width, scaler=scaler,
         units=raw_units(len(width)),
     )  # fmt: skip
-
-
-def _rsl_rl_until_3(archive: TensorArchive, unsaid: Unsaid) -> Actor:
-    names = ("actor", "std", "log_std", "actor_obs_normalizer.")
-    return _rsl_rl(archive, unsaid, "model_state_dict", names)
-
-
-def _rsl_rl_from_4(archive: TensorArchive, unsaid: Unsaid) -> Actor:
-    names = ("mlp", "distribution.std_param", "distribution.log_std_param", "obs_normalizer.")
-    return _rsl_rl(archive, unsaid, "actor_state_dict", names)
 
 
 def _rl_games(archive: TensorArchive, unsaid: Unsaid) -> Actor:
@@ -154,11 +145,8 @@ def _skrl(archive: TensorArchive, unsaid: Unsaid) -> Actor:
             "output: tanh"
         )
     scaler = None
-    kept = [
-        name
-        for name in ("observation_preprocessor", "state_preprocessor")
-        if _at(archive.content, name, "running_mean") is not None
-    ]
+    kept = [name for name in ("observation_preprocessor", "state_preprocessor")
+            if _has(name, "running_mean")(archive.content)]  # fmt: skip
     if kept == ["state_preprocessor"] and unsaid.statistics is None:
         raise tensors.refusal(
             "has a state_preprocessor alone, which scales what the policy reads up to skrl 1, and "
@@ -200,7 +188,7 @@ def _cleanrl_td3(archive: TensorArchive, unsaid: Unsaid) -> Actor:
     """CleanRL's TD3 and DDPG: a tanh, scaled to limits that the file has."""
     tensors = Named(archive.within(archive.content[0]))
     layers = [tensors.layer(part) for part in ("fc1", "fc2", "fc_mu")]
-    scale, shift = (tensors.flat(part) for part in ("action_scale", "action_bias"))
+    scale, shift = (tensors.tensor(part).flatten() for part in ("action_scale", "action_bias"))
     tensors.check_used()
     return tensors.actor(
         unsaid, layers, deterministic, "relu", units=(shift, scale),
@@ -292,9 +280,8 @@ def _brax(archive: TensorArchive, unsaid: Unsaid) -> Actor:
     actions = len(layers[-1][1]) // 2
     layers[-1] = layers[-1][0][:actions], layers[-1][1][:actions]
     parts = {key: _thawed(_at(seen, key)) for key in ("mean", "std")}
-    stored = {
-        key: _at(part, "state") if _has("state")(part) else part for key, part in parts.items()
-    }
+    stored = {key: part if (state := _at(part, "state")) is None else state
+              for key, part in parts.items()}  # fmt: skip
     return named.actor(
         unsaid, layers, deterministic,
         scaler=Named(archive.within(stored)).statistics(BRAX, "mean", "std"),
@@ -314,8 +301,14 @@ def _is_brax(content: Any) -> bool:
 
 
 LAYOUTS = (
-    Layout("rsl_rl", _has("model_state_dict", "actor.0.weight"), _rsl_rl_until_3),
-    Layout("rsl_rl", _has("actor_state_dict", "mlp.0.weight"), _rsl_rl_from_4),
+    Layout("rsl_rl", _has("model_state_dict", "actor.0.weight"), functools.partial(
+        _rsl_rl, where="model_state_dict",
+        names=("actor", "std", "log_std", "actor_obs_normalizer."),
+    )),  # until version 3
+    Layout("rsl_rl", _has("actor_state_dict", "mlp.0.weight"), functools.partial(
+        _rsl_rl, where="actor_state_dict",
+        names=("mlp", "distribution.std_param", "distribution.log_std_param", "obs_normalizer."),
+    )),
     Layout("rl_games", _has("model", "a2c_network.mu.weight"), _rl_games),
     Layout("skrl", _has("policy", "log_std_parameter"), _skrl, ("output",)),
     Layout("CleanRL", _has("actor_mean.0.weight"), _cleanrl_ppo, ("statistics",)),
@@ -323,4 +316,4 @@ LAYOUTS = (
     Layout("robomimic", _has("shape_metadata", "all_shapes"), _robomimic),
     Layout("Brax", _is_brax, _brax),
     Layout("Diffusion Policy", _has("state_dicts"), diffusion_policy),
-)
+)  # fmt: skip

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import onnx
-from onnx import external_data_helper
+from onnx import external_data_helper, helper
 
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 
-__all__ = ["Port", "inputs_of_graph", "outputs_of_graph", "read_onnx", "seen"]
+__all__ = [
+    "Port", "float_port", "inputs_of_graph", "load_model", "outputs_of_graph", "read_onnx", "seen",
+    "starts_of",
+]  # fmt: skip
 
 _OLDEST = 11
 """Version of the operators from which on all those of a wrapping mean what they do today."""
@@ -47,6 +51,30 @@ class Port:
         return f"{self.name} [{', '.join(map(str, self.shape))}]{kind}"
 
 
+def load_model(path: str | Path) -> onnx.ModelProto:
+    """Return the model of a file as it is.
+
+    Raises:
+        TrimtabError: if it is no ONNX file.
+    """
+    try:
+        return onnx.load_model_from_string(read_bytes(path))
+    except OSError as error:
+        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except Exception as error:  # protobuf's errors share no public base class
+        raise TrimtabError(f"{path}: is no readable ONNX file ({str(error)[:80]})") from error
+
+
+def float_port(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+    """Return an input or output of float32; a size with a name is open."""
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+
+
+def starts_of(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return where each of several rows begins, one after another."""
+    return dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+
+
 def read_onnx(path: str | Path) -> onnx.ModelProto:
     """Return the model of a file with all its weights inside.
 
@@ -57,12 +85,7 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
             sparse weights or random numbers, or names weights that are not in its folder.
     """
     path = Path(path)
-    try:
-        model = onnx.load_model_from_string(read_bytes(path))
-    except OSError as error:
-        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except Exception as error:  # protobuf's errors share no public base class
-        raise TrimtabError(f"{path}: is no readable ONNX file ({str(error)[:80]})") from error
+    model = load_model(path)
     if not model.graph.node:
         raise TrimtabError(f"{path}: is no ONNX file, or its graph is empty")
     _check_operators(model, path)
@@ -133,9 +156,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
-            for inner in attribute.graphs:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _graphs(inner)
 
 

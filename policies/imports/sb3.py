@@ -24,7 +24,6 @@ from typing import Any
 import torch
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
 from trimtab.policies.imports.actors import (
     FILE,
@@ -39,7 +38,7 @@ from trimtab.policies.imports.actors import (
     raw_units,
     tanh_gaussian,
 )
-from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
+from trimtab.policies.imports.torch_archive import TensorArchive, member, read_whole, readable
 from trimtab.policies.networks.mlp import ACTIVATIONS, Activation
 from trimtab.types import PolicySpec
 
@@ -88,17 +87,15 @@ class _Model(Named):
     """
 
     def __init__(self, path: Path, unsaid: Unsaid) -> None:
-        with readable(str(path)):
+        content = read_whole(path)
+        with readable(str(path)), zipfile.ZipFile(io.BytesIO(content)) as archive:
             try:
-                with zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
-                    data = json.loads(member(archive, "data"))
-                    tensors = member(archive, "policy.pth")
+                data, tensors = (member(archive, name) for name in ("data", "policy.pth"))
             except KeyError as error:
                 raise TrimtabError(
                     f"{path}: is no model of Stable-Baselines3 ({error.args[0]})"
                 ) from error
-            except OSError as error:
-                raise TrimtabError(f"{path}: {error.strerror or error}") from error
+            data = json.loads(data)
         if not isinstance(data, dict):
             raise TrimtabError(f"{path}: its entry 'data' is no dictionary")
         super().__init__(TensorArchive(tensors, f"{path}/policy.pth"))

@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.files import read_bytes
 
 _MOST_BYTES = 2**30
 """Members that say that they are larger are not read: a file must not fill the memory."""
@@ -35,17 +37,11 @@ _OLD_TORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 
 _BFLOAT = "bfloat16"
 _STORAGES: Mapping[str, str] = {
-    "torch DoubleStorage": "<f8",
-    "torch FloatStorage": "<f4",
-    "torch HalfStorage": "<f2",
-    "torch BFloat16Storage": _BFLOAT,
-    "torch LongStorage": "<i8",
-    "torch IntStorage": "<i4",
-    "torch ShortStorage": "<i2",
-    "torch CharStorage": "|i1",
-    "torch ByteStorage": "|u1",
+    "torch DoubleStorage": "<f8", "torch FloatStorage": "<f4", "torch HalfStorage": "<f2",
+    "torch BFloat16Storage": _BFLOAT, "torch LongStorage": "<i8", "torch IntStorage": "<i4",
+    "torch ShortStorage": "<i2", "torch CharStorage": "|i1", "torch ByteStorage": "|u1",
     "torch BoolStorage": "|b1",
-}
+}  # fmt: skip
 _NUMBERS = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
 """Types of numpy arrays that are read; none of them holds objects."""
 _STUBS = (
@@ -216,6 +212,18 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
     return archive.read(info)
 
 
+def read_whole(path: str | Path) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        TrimtabError: if it cannot be read.
+    """
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise TrimtabError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
 @contextmanager
 def readable(where: str) -> Iterator[None]:
     """Turn whatever a damaged file makes its readers raise into one line.
@@ -275,12 +283,12 @@ class _Machine:
         values, self.stack[height:] = self.stack[height:], []
         return values
 
-    def joined(self, count: int) -> None:
-        """Make a tuple of the uppermost values."""
+    def top(self, count: int) -> tuple[Any, ...]:
+        """Take the uppermost values."""
         if len(self.stack) < count:
             raise IndexError("an empty stack")
         values, self.stack[-count:] = self.stack[-count:], []
-        self.push(tuple(values))
+        return tuple(values)
 
     def named(self, name: str) -> None:
         """Note a global name, if it is in one of the tables."""
@@ -318,11 +326,6 @@ class _Machine:
         if not isinstance(target, dict) or not all(type(name) in _KEYS for name in names):
             raise self.refusal("entries without names")
         target.update(zip(names, values[1::2], strict=True))
-
-    def set_item(self, _: Any) -> None:
-        """Put one pair into the dictionary below it."""
-        self.joined(2)
-        self.set_items(list(self.stack.pop()))
 
     def append(self, values: list[Any]) -> None:
         """Put values at the end of the list on top of the stack."""
@@ -380,19 +383,9 @@ def _array(_: Any, shape: Any, dtype: Any, fortran: Any, data: Any) -> NDArray[A
         raise ValueError("an array has a size that is no whole number")
     if not isinstance(dtype, np.dtype) or type(data) not in (bytes, bytearray):
         raise ValueError("an array without numbers")
-    if len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"an array has {len(shape)} dimensions")
-    if len(data) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{len(data)} bytes for an array of shape {shape}")
+    if len(shape) > _MOST_DIMENSIONS or len(data) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{len(data)} bytes for an array of {len(shape)} dimensions")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
-
-
-def _array_of_jax(_: Any, arguments: Any, state: Any, *__: Any) -> StoredArray:
-    return StoredArray(_array(*state))
-
-
-def _array_of_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> StoredArray:
-    return StoredArray(_array(1, shape, dtype, order == "F", data))
 
 
 def _bytes(text: str, encoding: str) -> bytes:
@@ -412,8 +405,11 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
     "numpy dtype": _dtype,
     "numpy ndarray": lambda: StoredArray(),
     **{f"{module}.multiarray _reconstruct": lambda *_: StoredArray() for module in _NUMPY},
-    **{f"{module}.numeric _frombuffer": _array_of_buffer for module in _NUMPY},
-    "jax._src.array _reconstruct_array": _array_of_jax,
+    **dict.fromkeys(
+        [f"{module}.numeric _frombuffer" for module in _NUMPY],
+        lambda data, dtype, shape, order: StoredArray(_array(1, shape, dtype, order == "F", data)),
+    ),
+    "jax._src.array _reconstruct_array": lambda _, __, state, *___: StoredArray(_array(*state)),
     "_codecs encode": _bytes,
 }
 """What stands for a call of each known name; none of them imports or calls what it names."""
@@ -422,65 +418,35 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 _Follow = Callable[[_Machine, Any], None]
 
 
-def _value(machine: _Machine, argument: Any) -> None:
-    machine.push(argument)
-
-
 def _constant(make: Callable[[], Any]) -> _Follow:
     return lambda machine, _: machine.push(make())
 
 
-def _tuple(count: int) -> _Follow:
-    return lambda machine, _: machine.joined(count)
-
-
-def _nothing(machine: _Machine, argument: Any) -> None:
-    pass
-
-
 _INSTRUCTIONS: Mapping[str, _Follow] = {
-    **dict.fromkeys(("PROTO", "FRAME", "STOP"), _nothing),
-    **dict.fromkeys(
-        (
-            "BINUNICODE",
-            "SHORT_BINUNICODE",
-            "BININT",
-            "BININT1",
-            "BININT2",
-            "LONG1",
-            "BINFLOAT",
-            "BINBYTES",
-            "SHORT_BINBYTES",
-            "BINBYTES8",
-            "BYTEARRAY8",
-        ),
-        _value,
-    ),
-    "NONE": _constant(lambda: None),
-    "NEWTRUE": _constant(lambda: True),
-    "NEWFALSE": _constant(lambda: False),
-    "EMPTY_TUPLE": _constant(tuple),
-    "EMPTY_DICT": _constant(dict),
-    "EMPTY_LIST": _constant(list),
+    **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda machine, _: None),
+    **dict.fromkeys((
+        "BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+        "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8",
+    ), _Machine.push),
+    "NONE": _constant(NoneType), "NEWTRUE": _constant(lambda: True), "NEWFALSE": _constant(bool),
+    "EMPTY_TUPLE": _constant(tuple), "EMPTY_DICT": _constant(dict), "EMPTY_LIST": _constant(list),
     "APPEND": lambda machine, _: machine.append([machine.stack.pop()]),
     "APPENDS": lambda machine, _: machine.append(machine.since_mark()),
     "MARK": _Machine.mark,
     "TUPLE": lambda machine, _: machine.push(tuple(machine.since_mark())),
-    "TUPLE1": _tuple(1),
-    "TUPLE2": _tuple(2),
-    "TUPLE3": _tuple(3),
-    "GLOBAL": _Machine.named,
-    "STACK_GLOBAL": _Machine.named_by_stack,
-    "REDUCE": _Machine.call,
-    "NEWOBJ": _Machine.call,
+    "TUPLE1": lambda machine, _: machine.push(machine.top(1)),
+    "TUPLE2": lambda machine, _: machine.push(machine.top(2)),
+    "TUPLE3": lambda machine, _: machine.push(machine.top(3)),
+    "GLOBAL": _Machine.named, "STACK_GLOBAL": _Machine.named_by_stack,
+    "REDUCE": _Machine.call, "NEWOBJ": _Machine.call,
     "BINPERSID": _Machine.storage,
-    "SETITEM": _Machine.set_item,
+    "SETITEM": lambda machine, _: machine.set_items([*machine.top(2)]),
     "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
     "BUILD": _Machine.set_attributes,
-    "BINPUT": _Machine.keep,
-    "LONG_BINPUT": _Machine.keep,
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _Machine.keep),
     "MEMOIZE": lambda machine, _: machine.keep(len(machine.memo)),
-    "BINGET": lambda machine, index: machine.push(machine.memo[index]),
-    "LONG_BINGET": lambda machine, index: machine.push(machine.memo[index]),
-}
+    **dict.fromkeys(
+        ("BINGET", "LONG_BINGET"), lambda machine, index: machine.push(machine.memo[index])
+    ),
+}  # fmt: skip
 """What each instruction that a file of weights needs does; there are no others."""

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes, read_json
+from trimtab.files import read_json
 from trimtab.policies.imports.actors import FILE, NONE, TANH, Actor, Unsaid
 from trimtab.policies.imports.chunks import ChunkActor, lerobot
 from trimtab.policies.imports.libraries import LAYOUTS
 from trimtab.policies.imports.sb3 import actor_from_sb3
-from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
+from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, read_whole, readable
 
 __all__ = ["is_lerobot", "read_actor"]
 
@@ -39,10 +39,7 @@ def read_actor(path: str | Path, unsaid: Unsaid) -> tuple[Actor | ChunkActor, st
     path = Path(path)
     if is_lerobot(path):
         return lerobot(path, unsaid), "lerobot"
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise TrimtabError(f"{path}: {error.strerror or error}") from error
+    data = read_whole(path)
     if b"policy.pth" in data:
         _check_asked(path, unsaid, ("statistics",))
         return actor_from_sb3(path, unsaid), "stable_baselines3"

@@ -8,7 +8,8 @@ episode begins; the graph's second output is the next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,15 @@ from onnx import helper, numpy_helper
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.bundle.inlining import add_prefix
-from trimtab.policies.imports.contract import ForeignContract, State
-from trimtab.policies.imports.onnx_file import Port, inputs_of_graph, outputs_of_graph, seen
+from trimtab.policies.imports.contract import ForeignContract, State, Term
+from trimtab.policies.imports.onnx_file import (
+    Port,
+    float_port,
+    inputs_of_graph,
+    outputs_of_graph,
+    seen,
+    starts_of,
+)
 from trimtab.policies.memory import STATE, following
 
 __all__ = ["Network", "action_port", "find_network", "wrap"]
@@ -214,13 +222,13 @@ class _Wrapping:
         add_prefix(self.model.graph, _PREFIX)
         self.network, self.contract = network, contract
         self.nodes: list[onnx.NodeProto] = []
+        self.numbers = itertools.count()  # names are unique, also within the graph of a loop
         self.constants: list[onnx.TensorProto] = []
-        self.kept: list[tuple[str, int]] = []  # of the state: tensor of its next value, length
 
     # Small steps: each appends a node, and returns the name of its output.
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        name = f"{kind.lower()}_{len(self.nodes)}"
+        name = f"{kind.lower()}_{next(self.numbers)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
         return name
 
@@ -292,17 +300,14 @@ class _Wrapping:
     def frame(self, last: str) -> str:
         """Return one observation as the network reads it, ``[B, F]``."""
         contract = self.contract
-        places, first = {}, 0
-        for term in contract.observed:
-            places[term.name] = first
-            first += term.size
+        sizes = {term.name: term.size for term in contract.observed}
+        places, first = starts_of(sizes), sum(sizes.values())
         source = self.node("Concat", FLAT, last, axis=1) if last else FLAT
         robot, order = list(contract.robot), list(contract.network)
         to_network = [robot.index(name) for name in order]
         index: list[int] = []
-        numbers: dict[str, list[float]] = {
-            name: [] for name in ("subtract", "scale", "low", "high", "after_low", "after_high")
-        }
+        entries: list[tuple[float, ...]] = []
+        nothing = (-np.inf, np.inf)
         for name in contract.order:
             term = contract.term(name)
             per_joint = (term.joints or term.last_action) and bool(robot)
@@ -310,68 +315,52 @@ class _Wrapping:
             own = to_network if per_joint else list(range(term.size))
             at = first if term.last_action else places[name]
             index += [at + i for i in (range(term.size) if term.last_action else own)]
-            numbers["subtract"] += [term.subtract[i] for i in own]
-            numbers["scale"] += [term.scale[i] for i in own]
-            ends = term.clip or (-np.inf, np.inf)
-            before = ends if term.clip_first else (-np.inf, np.inf)
-            after = (-np.inf, np.inf) if term.clip_first else ends
-            for key, value in zip(
-                ("low", "high", "after_low", "after_high"), (*before, *after), strict=True
-            ):
-                numbers[key] += [value] * term.size
+            ends = term.clip or nothing
+            clips = (*ends, *nothing) if term.clip_first else (*nothing, *ends)
+            entries += [(-term.subtract[i], term.scale[i], *clips) for i in own]
+        offset, scale, low, high, after_low, after_high = map(list, zip(*entries, strict=True))
         found = self.columns(source, index)
-        found = self.affine(found, [1.0], [-x for x in numbers["subtract"]])
-        found = self.clipped(found, numbers["low"], numbers["high"])
-        found = self.affine(found, numbers["scale"], [0.0])
-        return self.clipped(found, numbers["after_low"], numbers["after_high"])
+        found = self.clipped(self.affine(found, [1.0], offset), low, high)
+        return self.clipped(self.affine(found, scale, [0.0]), after_low, after_high)
 
     def history(self, frame: int, frames: int) -> list[int]:
         """Return where each number that the network reads stands among frames, oldest first."""
         contract = self.contract
         newest = contract.history.order == "newest_first"
-        places, first = {}, 0
-        for name in contract.order:
-            places[name] = first
-            first += contract.term(name).size
+        terms = [contract.term(name) for name in contract.order]
+        places = starts_of({term.name: term.size for term in terms})
 
-        def past(count: int) -> list[int]:
+        def past(count: int) -> range:
             ages = range(frames - count, frames)
-            return list(reversed(ages)) if newest else list(ages)
+            return ages[::-1] if newest else ages
 
-        def entries(name: str, at: int) -> list[int]:
-            start = at * frame + places[name]
-            return list(range(start, start + contract.term(name).size))
+        def entries(term: Term, at: int) -> range:
+            start = at * frame + places[term.name]
+            return range(start, start + term.size)
 
         if contract.history.layout == "terms":
-            return [
-                i
-                for name in contract.order
-                for at in past(contract.frames_of(contract.term(name)))
-                for i in entries(name, at)
-            ]
-        return [
-            i
-            for at in past(frames)
-            for name in contract.order
-            if at >= frames - contract.frames_of(contract.term(name))
-            for i in entries(name, at)
-        ]
+            frames_of_terms = ((t, at) for t in terms for at in past(contract.frames_of(t)))
+        else:
+            frames_of_terms = (
+                (t, at) for at in past(frames) for t in terms
+                if at >= frames - contract.frames_of(t)
+            )  # fmt: skip
+        return [i for term, at in frames_of_terms for i in entries(term, at)]
 
     def network_output(self, vector: str, states: Sequence[str]) -> tuple[str, list[str]]:
         """Return the network's output ``[B, H, A]`` and its next states ``[B, n]``."""
         network = self.network
-        inputs = {network.observation.name: vector}
-        shapes = {network.observation.name: network.observation.row}
+        given = [(network.observation, vector)]
         if network.noise is not None:
-            inputs[network.noise.name] = "noise"
-            shapes[network.noise.name] = network.noise.row
-        begins: dict[str, NDArray[np.float32]] = {}
+            given.append((network.noise, "noise"))
+        begins: dict[str, str] = {}  # what is kept is the distance from the beginning
         for (said, port, _), tensor in zip(network.states, states, strict=True):
-            inputs[port.name], shapes[port.name] = tensor, port.row
             if said.initial:
-                begins[port.name] = np.array(said.initial, np.float32)
-        for name, start in begins.items():  # what is kept is the distance from the beginning
-            inputs[name] = self.node("Add", inputs[name], self.constant(start))
+                begins[port.name] = self.constant(said.initial)
+                tensor = self.node("Add", tensor, begins[port.name])
+            given.append((port, tensor))
+        inputs = {port.name: tensor for port, tensor in given}
+        shapes = {port.name: port.row for port, _ in given}
         outputs = [network.action.name, *(port.name for _, _, port in network.states)]
         horizon, actions = network.horizon, network.actions
         if network.any_batch:
@@ -382,11 +371,10 @@ class _Wrapping:
             return self.shaped(found[network.action.name], -1, horizon, actions), []
         rows = self.rows(inputs, shapes, outputs)
         raw = self.shaped(rows[0], -1, horizon, actions)
-        handed = []
-        for (_, port, _), tensor in zip(network.states, rows[1:], strict=True):
-            if port.name in begins:
-                tensor = self.node("Sub", tensor, self.constant(begins[port.name]))
-            handed.append(tensor)
+        handed = [
+            self.node("Sub", tensor, begins[port.name]) if port.name in begins else tensor
+            for (_, port, _), tensor in zip(network.states, rows[1:], strict=True)
+        ]
         return raw, handed
 
     def inside(self, wires: dict[str, str]) -> dict[str, str]:
@@ -398,47 +386,29 @@ class _Wrapping:
         return {port.name.removeprefix(_PREFIX): port.name for port in graph.output}
 
     def rows(
-        self,
-        inputs: dict[str, str],
-        shapes: dict[str, tuple[int, ...]],
+        self, inputs: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]],
         outputs: Sequence[str],
-    ) -> list[str]:
+    ) -> list[str]:  # fmt: skip
         """Run a network of one row on each row in turn; return its outputs ``[B, n]``."""
         outer, self.nodes = self.nodes, []
-        begin = len(outer)
         ports, wires = [], {}
         for number, name in enumerate(inputs):
-            row = f"row_{number}"
-            size = [int(np.prod(shapes[name]))]
-            if name == getattr(self.network.noise, "name", None):
-                size = list(self.network.noise_shape)
-            ports.append(helper.make_tensor_value_info(row, onnx.TensorProto.FLOAT, size))
-            wires[name] = f"row_shaped_{number}"
-            self.nodes.append(
-                helper.make_node(
-                    "Reshape", [row, self.constant(np.array(shapes[name], np.int64))], [wires[name]]
-                )
-            )
+            noise = self.network.noise is not None and name == self.network.noise.name
+            size = self.network.noise_shape if noise else [int(np.prod(shapes[name]))]
+            ports.append(float_port(f"row_{number}", size))
+            wires[name] = self.shaped(f"row_{number}", *shapes[name])
         found = self.inside(wires)
-        results = []
-        for number, name in enumerate(outputs):
-            flat = f"row_result_{number}"
-            self.nodes.append(
-                helper.make_node(
-                    "Reshape", [found[name], self.constant(np.array([-1], np.int64))], [flat]
-                )
-            )
-            port = next(p for p in outputs_of_graph(self.model.graph) if p.name == found[name])
-            size = [int(np.prod(port.row))]
-            results.append(helper.make_tensor_value_info(flat, onnx.TensorProto.FLOAT, size))
+        sizes = {port.name: int(np.prod(port.row)) for port in outputs_of_graph(self.model.graph)}
+        results = [
+            float_port(self.shaped(found[name], -1), [sizes[found[name]]]) for name in outputs
+        ]
         body = helper.make_graph(self.nodes, "one_row", ports, results)
         self.nodes = outer
-        names = [f"rows_{begin}_{number}" for number in range(len(outputs))]
-        self.nodes.append(
-            helper.make_node(
-                "Scan", list(inputs.values()), names, body=body, num_scan_inputs=len(inputs)
-            )
+        names = [f"rows_{number}" for number in range(len(outputs))]
+        scan = helper.make_node(
+            "Scan", list(inputs.values()), names, body=body, num_scan_inputs=len(inputs)
         )
+        self.nodes.append(scan)
         return names
 
     def action(self, raw: str) -> tuple[str, str]:
@@ -447,14 +417,12 @@ class _Wrapping:
         robot, order = list(contract.robot), list(contract.network)
         to_network = [robot.index(name) for name in order] or list(range(network.actions))
         to_robot = [order.index(name) for name in robot] or list(range(network.actions))
-        found = {"raw": raw}
-        low, high = contract.clip or (-np.inf, np.inf)
-        found["clipped"] = self.clipped(raw, [low] * network.actions, [high] * network.actions)
-        found["scaled"] = self.affine(
-            found["clipped"], [contract.scale[i] for i in to_network], [0.0]
-        )
-        target = self.affine(found["scaled"], [1.0], [contract.pose[i] for i in to_network])
+        low, high = ([end] * network.actions for end in contract.clip or (-np.inf, np.inf))
+        clipped = self.clipped(raw, low, high)
+        scaled = self.affine(clipped, [contract.scale[i] for i in to_network], [0.0])
+        target = self.affine(scaled, [1.0], [contract.pose[i] for i in to_network])
         action = self.columns(target, to_robot)
+        found = {"raw": raw, "clipped": clipped, "scaled": scaled}
         if not contract.remembers_last:
             return action, ""
         played = self.node(
@@ -468,7 +436,6 @@ class _Wrapping:
         contract, network = self.contract, self.network
         self.nodes.append(helper.make_node("Identity", [action], ["action"]))
         observed = sum(term.size for term in contract.observed)
-        number = onnx.TensorProto.FLOAT
         ports = {FLAT: [observed]} | ({STATE: [size]} if size else {})
         ports["noise"] = list(network.noise_shape)
         results = {"action": [network.horizon, network.actions]}
@@ -478,8 +445,8 @@ class _Wrapping:
         graph = helper.make_graph(
             self.nodes,
             "policy",
-            [helper.make_tensor_value_info(n, number, ["batch", *s]) for n, s in ports.items()],
-            [helper.make_tensor_value_info(n, number, ["batch", *s]) for n, s in results.items()],
+            [float_port(name, ["batch", *shape]) for name, shape in ports.items()],
+            [float_port(name, ["batch", *shape]) for name, shape in results.items()],
             [*self.model.graph.initializer, *self.constants],
         )
         model = helper.make_model(

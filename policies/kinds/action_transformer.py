@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -53,15 +53,12 @@ class ActionTransformerPolicy(Policy):
         groups = [spec.obs_dim] if sizes is None else list(sizes)
         if sum(groups) != spec.obs_dim:
             raise TrimtabError(f"sizes={groups}: an observation has {spec.obs_dim} numbers")
-        super().__init__(
-            spec, (0,), sizes=groups, width=width, heads=heads, feedforward=feedforward,
-            encoders=encoders, decoders=decoders, activation=activation, norm_first=norm_first,
-        )  # fmt: skip
-        self.network = ActionTransformer(
-            groups, spec.horizon, spec.action_dim, width=width, heads=heads,
-            feedforward=feedforward, encoders=encoders, decoders=decoders, activation=activation,
-            norm_first=norm_first,
-        )  # fmt: skip
+        settings: dict[str, Any] = {
+            "width": width, "heads": heads, "feedforward": feedforward, "encoders": encoders,
+            "decoders": decoders, "activation": activation, "norm_first": norm_first,
+        }  # fmt: skip
+        super().__init__(spec, (0,), sizes=groups, **settings)
+        self.network = ActionTransformer(groups, spec.horizon, spec.action_dim, **settings)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""

@@ -30,13 +30,8 @@ class ActionTransformer(nn.Module):
         sizes: numbers of each group of states, one after another.
         chunk: actions H.
         actions: numbers A of an action.
-        width: of a token, a multiple of ``heads``.
-        heads: attentions side by side.
-        feedforward: width of each layer's perceptron.
-        encoders: layers of the encoder.
-        decoders: layers of the decoder.
-        activation: of the perceptrons.
-        norm_first: whether normalisation stands before each part of a layer, and not behind it.
+        width: of a token, a multiple of ``heads``; this and the others are settings of
+            :class:`~trimtab.policies.kinds.action_transformer.ActionTransformerPolicy`.
 
     Raises:
         TrimtabError: if ``width`` is no multiple of ``heads``.

@@ -44,16 +44,9 @@ class ConditionalUNet(nn.Module):
     frequencies: Tensor
 
     def __init__(
-        self,
-        channels: int,
-        condition: int,
-        *,
-        hidden: Sequence[int],
-        step_dim: int,
-        kernel: int,
-        groups: int,
-        scaled: bool,
-    ) -> None:
+        self, channels: int, condition: int, *, hidden: Sequence[int], step_dim: int, kernel: int,
+        groups: int, scaled: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
         check_widths(hidden)
         if not hidden or any(width % groups for width in hidden) or hidden[0] % _LAST_GROUPS:
@@ -78,9 +71,12 @@ class ConditionalUNet(nn.Module):
 
         widths = list(pairwise([channels, *hidden]))
         self.down_modules = nn.ModuleList(
-            nn.ModuleList([block(*pair), block(pair[1], pair[1]), _halving(pair[1], not last)])
-            for last, pair in zip([*[False] * (len(widths) - 1), True], widths, strict=True)
-        )
+            nn.ModuleList([
+                block(narrow, wide), block(wide, wide),
+                nn.Identity() if level == len(widths) else nn.Conv1d(wide, wide, 3, 2, 1),
+            ])
+            for level, (narrow, wide) in enumerate(widths, start=1)
+        )  # fmt: skip
         self.mid_modules = nn.ModuleList(block(hidden[-1], hidden[-1]) for _ in range(2))
         self.up_modules = nn.ModuleList(
             nn.ModuleList([
@@ -116,14 +112,9 @@ class ConditionalUNet(nn.Module):
             x = block(x, told)
         for level in self.up_modules:
             first, second, double = level.children()
-            x = second(first(torch.cat([x, seen.pop()], dim=1), told), told)
-            x = double(x)
+            x = double(second(first(torch.cat([x, seen.pop()], dim=1), told), told))
         result: Tensor = self.final_conv(x).transpose(1, 2)
         return result
-
-
-def _halving(width: int, there: bool) -> nn.Module:
-    return nn.Conv1d(width, width, 3, 2, 1) if there else nn.Identity()
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, groups: int) -> nn.Sequential:

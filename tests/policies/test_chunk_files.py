@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,18 @@ from loading import load_module
 from omegaconf import OmegaConf
 
 from trimtab.benchmarks.artefacts.export import export_policy
+from trimtab.benchmarks.training.judging import BundleJudge
+from trimtab.benchmarks.training.shapes import spec_of
+from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Agent, PolicyInputs
-from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.bundle.bundle import Bundle, load_bundle, make_config
+from trimtab.policies.bundle.lerobot import write_lerobot
 from trimtab.policies.bundle.limits import NO_LIMITS
+from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.actors import Unsaid
 from trimtab.policies.imports.weights import read_actor
+from trimtab.policies.kinds.action_transformer import ActionTransformerPolicy
 from trimtab.policies.robot.delayed import Latency, Timing
 from trimtab.policies.robot.modes import RecedingHorizon
 from trimtab.policies.runtime import load_policy
@@ -58,12 +65,17 @@ def refused(path: Path, unsaid: Unsaid | None = None) -> str:
 
 
 STEPS = files.DP_STEPS
+CLEAN_DDIM = STEPS | {"_target_": "x.DDIMScheduler", "prediction_type": "sample"}
 
 
 @pytest.mark.parametrize(
     ("without", "policy", "words"),
     [
-        ("", {"_target_": "x.DiffusionUnetHybridImagePolicy"}, "DiffusionUnetHybridImagePolicy of"),
+        (
+            "",
+            {"_target_": "x.DiffusionUnetHybridImagePolicy"},
+            "and no DiffusionUnetHybridImagePolicy",
+        ),
         ("", {"obs_as_global_cond": False}, "obs_as_global_cond: False"),
         ("", {"horizon": "${horizon}"}, "cfg does not say policy.horizon (it has ${horizon})"),
         ("", {"num_inference_steps": 4}, "takes 4 of 8 steps with DDPM"),
@@ -76,14 +88,27 @@ STEPS = files.DP_STEPS
         ("", {"horizon": 2**40}, "plays 2 actions of"),
         ("", {"n_obs_steps": 3}, "have 2 and 9"),
         ("normalizer.params_dict.action.scale", {}, "has no statistics normalizer.params_dict.act"),
-        ("down_modules.0.0.blocks.0.block.0", {}, "has no U-Net that is known"),
-        ("mid_modules.1.blocks.1.block.1.weight", {}, "its tensors are not those of its kind"),
+        ("", {"eta": 0.5}, "hands eta on to its scheduler"),
+        ("", {"noise_scheduler": CLEAN_DDIM}, "takes 8 of 8 steps with DDIM for a network that"),
+        ("", {"noise_scheduler": STEPS | {"variance_type": "fixed_small_log"}}, "fixed_small_log"),
+        ("", {"noise_scheduler": STEPS | {"clip_sample_range": "wide"}}, "is damaged, or not what"),
+        ("down_modules.0.0.blocks.0.block.0", {}, "what it should be ('down_modules.0.0.blocks"),
+        ("mid_modules.1.blocks.1.block.1.weight", {}, "are not those of its kind (Error(s) in"),
     ],
 )
 def test_other_files_of_diffusion_policy_are_refused(
     without: str, policy: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     assert words in refused(files.diffusion_policy(tmp_path / "latest.ckpt", without, **policy))
+
+
+def test_what_a_scheduler_leaves_out_is_as_diffusers_has_it(tmp_path: Path) -> None:
+    said = {key: value for key, value in STEPS.items() if not key.startswith("beta_")}
+    actor, _ = read_actor(files.diffusion_policy(tmp_path / "it", noise_scheduler=said), Unsaid())
+    low, high = (-1.0,) * 2, (1.0,) * 2
+    policy = actor.policy(PolicySpec(6, actor.horizon, 2, low, high, history=2))
+    stated = [policy.config()[f"beta_{name}"] for name in ("schedule", "start", "end")]
+    assert stated == ["linear", 0.0001, 0.02]
 
 
 PICTURE = {"observation.images.top": {"type": "VISUAL", "shape": [3, 96, 96]}}
@@ -107,6 +132,32 @@ def test_other_folders_of_lerobot_are_refused(
     without: str, config: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     assert words in refused(files.lerobot_diffusion(tmp_path / "folder", without, **config))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"n_action_steps": None}, "plays None actions of the 5"),
+        ({"n_obs_steps": "one"}, "by one observations"),
+        ({"feedforward_activation": "glu"}, "must be relu or gelu"),
+    ],
+)
+def test_settings_of_act_that_are_none_are_refused(
+    config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    assert words in refused(files.lerobot_act(tmp_path / "folder", **config))
+
+
+def test_act_has_the_layers_that_are_there_and_its_ensemble_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = files.lerobot_act(
+        tmp_path / "it", n_encoder_layers=2**30, n_action_steps=1, temporal_ensemble_coeff=0.01
+    )
+    actor, _ = read_actor(folder, Unsaid())
+    policy = actor.policy(PolicySpec(5, actor.horizon, 2, (-1.0,) * 2, (1.0,) * 2))
+    assert policy.config()["encoders"] == 2 and policy.config()["decoders"] == 1
+    assert "was played with temporal_ensemble_coeff=0.01" in caplog.text
 
 
 def test_a_step_that_is_not_known_or_statistics_elsewhere_are_refused(tmp_path: Path) -> None:
@@ -136,7 +187,12 @@ def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> 
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.policy.kind == "unet_diffusion" and bundle.config["chunking"]["act_steps"] == 2
     assert bundle.config["changed"]["sampling_steps"] == {"from": files.LEVELS, "to": 1}
+    withhold_weights(tmp_path / "bundle", tmp_path / "box")
+    box = load_bundle(tmp_path / "box").policy
     spec = bundle.policy.spec
+    assert box.spec == spec and spec.every_tick
+    with pytest.raises(TrimtabError, match="here it would see one of each 2"):
+        write_lerobot(tmp_path / "bundle", tmp_path / "lerobot")
     # Clipped actions are from -1 to 1 in the network's units: nothing else has to bound them.
     ends = [(one - files.ACTION_OFFSET) / files.ACTION_SCALE for one in (-1, 1)]
     np.testing.assert_allclose([spec.action_low, spec.action_high], ends, rtol=1e-5)
@@ -181,7 +237,24 @@ def test_a_history_of_ticks_has_what_was_seen_within_chunks(by_ticks: bool) -> N
     later = [[2, 3], [5, 6]] if by_ticks else [[0, 3], [3, 6]]
     assert seen == [both for both in [[0, 0], *later] for _ in range(2)]
     if by_ticks:
-        with pytest.raises(
-            TrimtabError, match="last 2 control ticks, .* trimtab evaluate delay_ms"
-        ):
+        with pytest.raises(TrimtabError, match="last 2 control ticks, .* or trimtab evaluate"):
             robot.act(np.zeros((1, 1), np.float32))
+
+
+@pytest.mark.parametrize("by_ticks", [False, True])
+def test_a_policy_that_reads_each_tick_is_judged_by_ticks(by_ticks: bool) -> None:
+    task = get_spec("gym/InvertedPendulum-v5")
+    shapes = replace(spec_of(task, 2).with_history(2), every_tick=by_ticks)
+    policy = ActionTransformerPolicy(shapes, width=8, heads=2, feedforward=8, encoders=1).eval()
+    contract: dict[str, Any] = {
+        "env": task.id,
+        "control_rate": task.control_rate,
+        "act_steps": 2,
+        "training": {},
+    }
+    judge = BundleJudge(Bundle(policy, make_config(policy, contract), ""), task.id, {})
+    timed = judge.timed()
+    assert bool(timed) == by_ticks
+    timing = judge.timing(**timed) if timed else None
+    scores = judge.judge(episodes=1, seed=0, deterministic=True, timing=timing)
+    assert scores.episodes[0].length > 0

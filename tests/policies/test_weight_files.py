@@ -183,17 +183,17 @@ def test_a_file_of_diffusion_policy_is_read_and_its_pickles_are_not(tmp_path: Pa
     assert archive.content["pickles"]["_output_dir"] == evil
     inside = archive.within(archive.content["state_dicts"]["ema_model"])
     np.testing.assert_array_equal(inside["model.down.0.weight"], [[0, 1, 2], [3, 4, 5]])
-    assert "model.down.0.weight" in refused(path) and not mark.exists()
+    assert "DiffusionUnetLowdimPolicy is read, and no x" in refused(path) and not mark.exists()
 
 
 def test_lerobot_and_other_formats_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "act"
+    folder = tmp_path / "pi0"
     folder.mkdir()
     (folder / "config.json").write_text(
-        '{"type": "act", "input_features": {"observation.state": {"type": "STATE", "shape": [2]}}}'
+        '{"type": "pi0", "input_features": {"observation.state": {"type": "STATE", "shape": [2]}}}'
     )
     (folder / "model.safetensors").write_bytes(b"")
-    assert "policy 'act' of LeRobot that reads observation.state" in refused(folder)
+    assert "policy 'pi0' of LeRobot that reads observation.state" in refused(folder)
     for data, words in (
         (b"\x89HDF\r\n", "neither a file of torch nor a pickle"),
         (b"\x10\0\0\0\0\0\0\0{}", "neither"),
