@@ -94,6 +94,16 @@ def test_what_is_no_bundle(tmp_path: Path, copy_of: BundleOf, reseal: Any) -> No
     refused(folder, "version 2", "reads version 1")
 
 
+def test_an_input_of_billions_of_numbers_is_refused_before_they_are_named(
+    copy_of: BundleOf, reseal: Any
+) -> None:
+    folder = copy_of("gaussian")
+    inputs = json.loads((folder / "config.json").read_text())["inputs"]
+    inputs["obs"] = {**inputs["obs"], "shape": ["batch", 10**10]}
+    reseal(folder, config={"inputs": inputs})
+    refused(folder, "obs has 10000000000 numbers")
+
+
 def test_files_outside_the_folder_are_never_read(copy_of: BundleOf) -> None:
     folder = copy_of("gaussian")
     config = json.loads((folder / "config.json").read_text())
