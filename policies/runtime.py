@@ -1,7 +1,7 @@
 """Run a bundle on a robot: numpy and onnxruntime, no torch.
 
     runner = load_policy("my-bundle")
-    runner.reset()
+    runner.reset(action=positions)  # the command in force: limits of rates begin there
     action = runner.step(obs)  # once a control tick
 
 Before a bundle is used, the hashes of its files are checked and its golden rows are replayed. At

@@ -39,7 +39,8 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
         _code(
             f"from trimtab.policies.runtime import {'Limits, ' * bool(limits)}load_policy\n\n"
             f'policy = load_policy("path/to/this/folder"{limits})\n'
-            "policy.reset()\n"
+            "# What the robot was last sent, or where it stands: limits of rates begin there.\n"
+            "policy.reset(action=positions)\n"
             "action = policy.step(observation)  # once a control tick"
         ),
         "With torch:",

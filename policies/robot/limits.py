@@ -77,9 +77,8 @@ class Limiter:
     """Applies limits to one command after another.
 
     The order is: position, rates, position again. A far position is approached so that the robot
-    can stop there within its acceleration, and is not passed; so are the ends of the range. The
-    first command of an episode is a start: it is limited in position alone, unless the command in
-    force is told (:meth:`begin`).
+    can stop there within its acceleration, and is not passed; so are the ends of the range. Rates
+    are limited from the command in force on (:meth:`begin`), so that the first command is too.
 
     Attributes:
         low: lower limits of all commands ``[A]``.
@@ -133,15 +132,30 @@ class Limiter:
         """Begin at rest.
 
         Args:
-            command: the one in force ``[A]``; None if there is none.
+            command: the one in force ``[A]``. None if it is not known: of velocities, it is zero
+                then where the range has that, since a robot at rest has no other.
 
         Raises:
             TrimtabError: as :meth:`check`.
         """
         self.check(command)
+        if command is None and self._of_velocities and np.all((self.low <= 0) & (self.high >= 0)):
+            command = np.zeros(len(self.low), np.float32)
         self.count = 0
         self._last = self._goal = None if command is None else command.astype(np.float64)
         self._rate = np.zeros(len(self.low))  # change of the command a second, at the last tick
+
+    def require_begun(self) -> None:
+        """Check that the command in force is known where rates are limited.
+
+        Raises:
+            TrimtabError: if not: from an unknown command, the next one may be any leap.
+        """
+        if self._period is not None and self._last is None:
+            raise TrimtabError(
+                "limits: rates are limited, and the command in force is not known; write "
+                "reset(action=<what the robot was last sent, or where it stands>) before step"
+            )
 
     def apply(self, command: Array, ticks: int = 1) -> Array:
         """Return the command ``[A]`` as far as the limits allow it.
@@ -150,7 +164,11 @@ class Limiter:
             command: what is wanted ``[A]``, finite.
             ticks: control ticks since the last command. On those that were left out, the robot is
                 taken to have kept that one: a position at rest, a velocity without acceleration.
+
+        Raises:
+            TrimtabError: as :meth:`require_begun`.
         """
+        self.require_begun()
         goal = np.clip(command.astype(np.float64), self.low, self.high)
         allowed = goal
         if self._period is not None and self._last is not None and self._goal is not None:

@@ -150,8 +150,11 @@ class PolicyRunner(OnnxPolicy):
         Args:
             seed: start the noise again from this seed; None lets the noise go on, so that episodes
                 differ.
-            action: the command in force ``[A]``, raw units, such as the joints' positions: a
-                fallback and limits of rates begin there. None: they begin with the first action.
+            action: the command in force ``[A]``, raw units: what the robot was last sent, or the
+                joints' positions where it stands. A fallback and limits of rates begin there. None
+                if it is not known: a fallback then begins with the first action; limits of
+                velocities begin at zero, so the robot has to be at rest; and where rates of
+                positions are limited, :meth:`step` refuses.
             inputs: values, from now on, of inputs that the policy's user chooses, by name
                 (``contract.parts`` with ``given``); the others keep theirs. ``noise``, of one row,
                 is that of every decision; None lets it be drawn again.
@@ -201,12 +204,14 @@ class PolicyRunner(OnnxPolicy):
                 plan's actions for ticks that are left out are left out too.
 
         Raises:
-            TrimtabError: if the observation has another shape, is not numeric or lacks a part, if
-                the reward is no finite number, or if ``tick`` is not after the last one. Where
+            TrimtabError: if rates are limited and the command in force is not known (:meth:`reset`),
+                if the observation has another shape, is not numeric or lacks a part, if the reward
+                is no finite number, or if ``tick`` is not after the last one. Where
                 there is no fallback, also if the observation is None, not finite or has a masked
                 value, if the policy fails or gives an action that is not finite, if the plan has no
                 action for this tick, or if the robot has left its workspace.
         """
+        self._limiter.require_begun()
         earned = None if reward is None else checked_array(reward, (), "reward")
         now = self.tick + 1 if tick is None else _whole(tick, "tick")
         if now <= self.tick:

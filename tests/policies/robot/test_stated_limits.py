@@ -46,7 +46,8 @@ def test_a_robot_needs_limits_and_an_answer_does_not(bundle_of: BundleOf) -> Non
     assert load_policy(folder, limits=Limits(velocity=3.0)).limits.velocity == 3.0
     assert trimtab.load_policy(folder).limits == NO_LIMITS
     assert open_policy(folder).contract.limits is None
-    assert "limits=Limits(" in model_card(config_of(folder))
+    card = model_card(config_of(folder))
+    assert "limits=Limits(" in card and "policy.reset(action=" in card
 
 
 def test_what_a_bundle_states_holds_for_every_command(limited: Path) -> None:
