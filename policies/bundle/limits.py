@@ -129,7 +129,9 @@ class Limits:
         if len(kinds) > 1:
             kind = "velocities" if self.of_velocities else "positions"
             raise TrimtabError(
-                f"limits: of_velocities={other.of_velocities}: the bundle's limits are of {kind}"
+                f"limits: of_velocities={other.of_velocities}: the bundle's limits are of {kind}; "
+                f"write Limits(…, of_velocities={self.of_velocities}), or leave limits= out: those "
+                "of the bundle hold"
             )
         both: dict[str, Any] = {}
         for name, tighter in _TIGHTER.items():

@@ -204,9 +204,9 @@ class PolicyRunner(OnnxPolicy):
                 plan's actions for ticks that are left out are left out too.
 
         Raises:
-            TrimtabError: if rates are limited and the command in force is not known (:meth:`reset`),
-                if the observation has another shape, is not numeric or lacks a part, if the reward
-                is no finite number, or if ``tick`` is not after the last one. Where
+            TrimtabError: if the observation has another shape, is not numeric or lacks a part, if
+                the reward is no finite number, if ``tick`` is not after the last one, or if rates
+                are limited and the command in force is not known (:meth:`reset`). Where
                 there is no fallback, also if the observation is None, not finite or has a masked
                 value, if the policy fails or gives an action that is not finite, if the plan has no
                 action for this tick, or if the robot has left its workspace.

@@ -67,12 +67,23 @@ def test_a_call_tightens_what_a_bundle_states_and_never_loosens_it(limited: Path
     assert both == Limits(velocity=(1.0, 1.5), low=-0.5, high=0.6)
     assert load_policy(limited, limits=NO_LIMITS).limits == Limits(velocity=(1.0, 2.0), high=0.6)
     for wrong, told in (
-        (Limits(velocity=1.0, of_velocities=True), "the bundle's limits are of positions"),
+        (Limits(velocity=1.0, of_velocities=True), r"positions; write .*, of_velocities=False\)"),
         (Limits(velocity=(1.0, 1.0, 1.0)), "the bundle states"),
         (Limits(low=0.7), "leave no command"),
     ):
         with pytest.raises(TrimtabError, match=told):
             load_policy(limited, limits=wrong)
+
+
+def test_limits_of_positions_beside_a_bundle_of_velocities_say_what_to_write(
+    copy_of: BundleOf, reseal: Any
+) -> None:
+    folder = copy_of("gaussian")
+    reseal(folder, config={"limits": {"acceleration": 5.0, "of_velocities": True}})
+    with pytest.raises(TrimtabError, match=r"write Limits\(…, of_velocities=True\), or leave"):
+        load_policy(folder, limits=Limits(velocity=1.0))
+    both = load_policy(folder, limits=Limits(velocity=1.0, of_velocities=True)).limits
+    assert both == Limits(velocity=1.0, acceleration=5.0, of_velocities=True)
 
 
 @pytest.mark.parametrize(
