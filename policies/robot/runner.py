@@ -53,6 +53,8 @@ class PolicyRunner(OnnxPolicy):
             limit changed the action; ``thrown_away``: answers of requests before a reset or a stop;
             ``unlogged``: resets and ticks that the log could not take; ``warned``: ticks with a
             warning; ``outside``: ticks since the robot has left its workspace.
+        last_counts: those of the last episode that was stepped, as they were when it was reset;
+            after a ``control_loop``, which resets the policy, they are those of the loop.
         outside: in words, what of the robot's position has left the workspace since the last reset;
             empty for nothing. The fallback is played from that tick to the next reset, and no plan.
         warning: what is unfamiliar at the last tick, or None; a bundle without a calibrated warning
@@ -121,6 +123,7 @@ class PolicyRunner(OnnxPolicy):
             self.infer, 1, self.inputs, act_steps=contract.act_steps, deterministic=given
         )
         self.counts: Counter[str] = Counter()
+        self.last_counts: Counter[str] = Counter()
         self._timeline = Timeline(self.mode, self.horizon)
         self._asked: ArrayObs | None = None  # the observation of the request that is in flight
         self.reset(seed)
@@ -174,6 +177,8 @@ class PolicyRunner(OnnxPolicy):
         self._agent.reset(seeds=None if seed is None else [seed])
         if self._log is not None:
             self._log.reset(seed, force, inputs)
+        if self.tick >= 0:
+            self.last_counts = self.counts.copy()
         self._timeline.begin()
         self.counts.clear()
         self._restarts = self._inference.restarts
