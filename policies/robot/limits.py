@@ -18,12 +18,17 @@ def check_limited(contract: Contract, given: Limits | None, where: str) -> None:
 
     Raises:
         TrimtabError: if neither the bundle, which ``where`` names, nor its user does. A workspace
-            in the bundle limits no command.
+            in the bundle limits no command. ``NO_LIMITS`` is the one object of that name: a
+            ``Limits()`` that came out empty was meant to state some.
     """
-    if given is None and not (contract.limits or NO_LIMITS).of_commands:
+    if given is NO_LIMITS or (contract.limits or NO_LIMITS).of_commands:
+        return
+    if given is None or not (given.of_commands or given.workspace):
+        empty = "" if given is None else f", and limits={given.to_json()} states none either"
         raise TrimtabError(
-            f"{where}: states no limits of the robot's commands; give limits=Limits(…), write them "
-            "by trimtab export limits=…, or say limits=NO_LIMITS"
+            f"{where}: states no limits of the robot's commands{empty}; give "
+            "limits=Limits(velocity=…), write them by trimtab export limits=…, or say "
+            "limits=NO_LIMITS"
         )
 
 

@@ -42,6 +42,12 @@ def test_a_robot_needs_limits_and_an_answer_does_not(bundle_of: BundleOf) -> Non
     folder = bundle_of("gaussian")
     with pytest.raises(TrimtabError, match=r"states no limits .* limits=NO_LIMITS"):
         load_policy(folder)
+    for none in (Limits(), Limits(velocity=np.inf), Limits(low=(-np.inf, -np.inf))):
+        with pytest.raises(TrimtabError, match=r"limits={.*} states none either; .* limits=NO_LIM"):
+            load_policy(folder, limits=none)
+    some = load_policy(folder, limits=Limits(velocity=(np.inf, 1.0)))  # of one entry alone
+    some.reset(action=[0.0, 0.0])
+    assert np.abs(some.step([9.0] * 6)[1]) <= 0.1 + 1e-6  # of 10 Hz
     assert load_policy(folder, limits=NO_LIMITS).limits == NO_LIMITS
     assert load_policy(folder, limits=Limits(velocity=3.0)).limits.velocity == 3.0
     assert trimtab.load_policy(folder).limits == NO_LIMITS
