@@ -64,7 +64,8 @@ def load_policy(
             setting with which the policy is judged (``evaluate_deterministic`` in its contract).
         mode: which entries of which chunks are played; None: ``act_steps`` of each, as in training.
         fallback: what is played without an observation, a plan or a finite action; None: such a
-            tick raises.
+            tick raises. With its ``patience``, the plan is played on for some ticks first; without,
+            one missing observation drops it.
         limits: of the commands and of their rates, tighter than those that the bundle states;
             None: those of the bundle. One that states none needs ``Limits(…)``, or ``NO_LIMITS``
             where something else limits the robot, such as its controller or a simulator.
