@@ -88,6 +88,8 @@ def test_limits_of_positions_beside_a_bundle_of_velocities_say_what_to_write(
     reseal(folder, config={"limits": {"acceleration": 5.0, "of_velocities": True}})
     with pytest.raises(TrimtabError, match=r"write Limits\(…, of_velocities=True\), or leave"):
         load_policy(folder, limits=Limits(velocity=1.0))
+    card = model_card(config_of(folder))  # positions would be no velocities in force
+    assert "at rest" in card and "action=positions" not in card
     both = load_policy(folder, limits=Limits(velocity=1.0, of_velocities=True)).limits
     assert both == Limits(velocity=1.0, acceleration=5.0, of_velocities=True)
 
