@@ -51,6 +51,7 @@ def load_policy(
 
     Example:
         >>> runner = trimtab.load_policy("runs/gym/Hopper-v5/sac/1a2b3c4d5e/seed0")
+        >>> runner.reset(action=positions)  # needed where the bundle limits rates
         >>> action = runner.step(observation)
     """
     folder = bundle_folder(policy)

@@ -1,7 +1,7 @@
 """Run a bundle on a robot: numpy and onnxruntime, no torch.
 
     runner = load_policy("my-bundle")
-    runner.reset()
+    runner.reset(action=positions)  # the command in force: limits of rates begin there
     action = runner.step(obs)  # once a control tick
 
 Before a bundle is used, the hashes of its files are checked and its golden rows are replayed. At
@@ -64,7 +64,8 @@ def load_policy(
             setting with which the policy is judged (``evaluate_deterministic`` in its contract).
         mode: which entries of which chunks are played; None: ``act_steps`` of each, as in training.
         fallback: what is played without an observation, a plan or a finite action; None: such a
-            tick raises.
+            tick raises. With its ``patience``, the plan is played on for some ticks first; without,
+            one missing observation drops it.
         limits: of the commands and of their rates, tighter than those that the bundle states;
             None: those of the bundle. One that states none needs ``Limits(…)``, or ``NO_LIMITS``
             where something else limits the robot, such as its controller or a simulator.

@@ -25,7 +25,9 @@ _TIGHTER |= {name: np.minimum for name in _RATES}
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of commands, each a number for all entries or one number an entry; None: no limit.
+    """Limits of commands, each a number for all entries or one number an entry.
+
+    None is no limit, as are infinite numbers.
 
     Attributes:
         low: lower limits of the command, raw units, tighter than those of the bundle.
@@ -129,7 +131,9 @@ class Limits:
         if len(kinds) > 1:
             kind = "velocities" if self.of_velocities else "positions"
             raise TrimtabError(
-                f"limits: of_velocities={other.of_velocities}: the bundle's limits are of {kind}"
+                f"limits: of_velocities={other.of_velocities}: the bundle's limits are of {kind}; "
+                f"write Limits(…, of_velocities={self.of_velocities}), or leave limits= out: those "
+                "of the bundle hold"
             )
         both: dict[str, Any] = {}
         for name, tighter in _TIGHTER.items():
@@ -182,12 +186,12 @@ class Limits:
     @property
     def of_commands(self) -> bool:
         """Whether a command is limited, and not the workspace alone."""
-        return any(getattr(self, name) is not None for name in _TIGHTER)
+        return any(_limiting(getattr(self, name)) for name in _TIGHTER)
 
     @property
     def of_rates(self) -> bool:
         """Whether a rate is limited, and not positions alone."""
-        return any(getattr(self, name) is not None for name in _RATES)
+        return any(_limiting(getattr(self, name)) for name in _RATES)
 
     def _of(self, name: str, otherwise: float, dim: int) -> Values:
         value = getattr(self, name)
@@ -200,6 +204,14 @@ class Limits:
         if np.isnan(found).any():
             raise TrimtabError(f"limits: {name}={value!r}: is not a number")
         return found
+
+
+def _limiting(value: Any) -> bool:
+    """Return whether a limit bounds any entry; one that is no number is refused elsewhere."""
+    try:
+        return value is not None and not np.all(np.isinf(np.asarray(value, np.float64)))
+    except (TypeError, ValueError):
+        return True
 
 
 def _flag(name: str, value: Any) -> bool:

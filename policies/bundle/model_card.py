@@ -10,6 +10,14 @@ import numpy as np
 
 from trimtab.observations import called
 
+_BEGINS = {
+    False: "# What the robot was last sent, or where it stands: limits of rates begin there.\n"
+    "policy.reset(action=positions)",
+    True: "# The robot is at rest. If it still moves: reset(action=<the velocities in force>).\n"
+    "policy.reset()",
+}
+"""How an episode begins, by whether the commands are velocities."""
+
 
 def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> str:
     """Return the text of a bundle's ``README.md``.
@@ -39,7 +47,7 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
         _code(
             f"from trimtab.policies.runtime import {'Limits, ' * bool(limits)}load_policy\n\n"
             f'policy = load_policy("path/to/this/folder"{limits})\n'
-            "policy.reset()\n"
+            f"{_BEGINS[bool(config.get('limits', {}).get('of_velocities'))]}\n"
             "action = policy.step(observation)  # once a control tick"
         ),
         "With torch:",

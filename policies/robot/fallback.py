@@ -26,7 +26,8 @@ class Fallback(ABC):
     """What is played without an observation, a plan or a finite action.
 
     Attributes:
-        patience: ticks in a row without an observation on which the plan is still played.
+        patience: ticks in a row without an observation on which the plan is still played. With 0,
+            one missing observation drops the plan: the next observation gets a new one.
     """
 
     patience: int = 0
@@ -77,7 +78,9 @@ class PlayOut(Fallback):
 
 @dataclass(frozen=True, kw_only=True)
 class SafeAction(Fallback):
-    """Play a stated action at once, such as zero velocities.
+    """Play a stated action, such as zero velocities.
+
+    Without ``patience`` it is played at once, so that one lost observation stops the robot.
 
     Attributes:
         safe: the action ``[A]``, raw units.

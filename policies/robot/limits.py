@@ -18,12 +18,17 @@ def check_limited(contract: Contract, given: Limits | None, where: str) -> None:
 
     Raises:
         TrimtabError: if neither the bundle, which ``where`` names, nor its user does. A workspace
-            in the bundle limits no command.
+            in the bundle limits no command. ``NO_LIMITS`` is the one object of that name: a
+            ``Limits()`` that came out empty was meant to state some.
     """
-    if given is None and not (contract.limits or NO_LIMITS).of_commands:
+    if given is NO_LIMITS or (contract.limits or NO_LIMITS).of_commands:
+        return
+    if given is None or not (given.of_commands or given.workspace):
+        empty = "" if given is None else f", and limits={given.to_json()} states none either"
         raise TrimtabError(
-            f"{where}: states no limits of the robot's commands; give limits=Limits(…), write them "
-            "by trimtab export limits=…, or say limits=NO_LIMITS"
+            f"{where}: states no limits of the robot's commands{empty}; give "
+            "limits=Limits(velocity=…), write them by trimtab export limits=…, or say "
+            "limits=NO_LIMITS"
         )
 
 
@@ -77,9 +82,8 @@ class Limiter:
     """Applies limits to one command after another.
 
     The order is: position, rates, position again. A far position is approached so that the robot
-    can stop there within its acceleration, and is not passed; so are the ends of the range. The
-    first command of an episode is a start: it is limited in position alone, unless the command in
-    force is told (:meth:`begin`).
+    can stop there within its acceleration, and is not passed; so are the ends of the range. Rates
+    are limited from the command in force on (:meth:`begin`), so that the first command is too.
 
     Attributes:
         low: lower limits of all commands ``[A]``.
@@ -133,15 +137,30 @@ class Limiter:
         """Begin at rest.
 
         Args:
-            command: the one in force ``[A]``; None if there is none.
+            command: the one in force ``[A]``. None if it is not known: of velocities, it is zero
+                then where the range has that, since a robot at rest has no other.
 
         Raises:
             TrimtabError: as :meth:`check`.
         """
         self.check(command)
+        if command is None and self._of_velocities and np.all((self.low <= 0) & (self.high >= 0)):
+            command = np.zeros(len(self.low), np.float32)
         self.count = 0
         self._last = self._goal = None if command is None else command.astype(np.float64)
         self._rate = np.zeros(len(self.low))  # change of the command a second, at the last tick
+
+    def require_begun(self) -> None:
+        """Check that the command in force is known where rates are limited.
+
+        Raises:
+            TrimtabError: if not: from an unknown command, the next one may be any leap.
+        """
+        if self._period is not None and self._last is None:
+            raise TrimtabError(
+                "limits: rates are limited, and the command in force is not known; write "
+                "reset(action=<what the robot was last sent, or where it stands>) before step"
+            )
 
     def apply(self, command: Array, ticks: int = 1) -> Array:
         """Return the command ``[A]`` as far as the limits allow it.
@@ -150,7 +169,11 @@ class Limiter:
             command: what is wanted ``[A]``, finite.
             ticks: control ticks since the last command. On those that were left out, the robot is
                 taken to have kept that one: a position at rest, a velocity without acceleration.
+
+        Raises:
+            TrimtabError: as :meth:`require_begun`.
         """
+        self.require_begun()
         goal = np.clip(command.astype(np.float64), self.low, self.high)
         allowed = goal
         if self._period is not None and self._last is not None and self._goal is not None:

@@ -79,7 +79,7 @@ class LoopReport:
         skipped: ticks that were left out, because their time had passed.
         missed: ticks that ended after the next one was due.
         phases: each part of a tick, by its name.
-        counts: events of the policy (``PolicyRunner.counts``).
+        counts: events of the policy (``PolicyRunner.counts``, which the loop's reset empties).
         outside: where the robot has left its workspace (``PolicyRunner.outside``); empty: nowhere.
     """
 
@@ -116,7 +116,8 @@ def control_loop(
     """Play a policy for a number of control ticks.
 
     At the end, also by an exception, ``stop`` is called once and the policy is reset, so that an
-    old plan never resumes.
+    old plan never resumes. Its events are then in ``policy.last_counts``, and in the report where
+    there is one.
 
     Args:
         policy: reset, and not yet stepped.

@@ -32,7 +32,8 @@ class Replay:
         ticks: how many were compared.
         equal: whether every action has the same bits.
         worst: largest difference of an action, raw units.
-        differs: the first tick that differs, in words; empty if none does.
+        differs: the first tick that differs, in words, with the error that it raised here; empty if
+            none does.
         same_processor: whether the log was written on this kind of processor, with this
             onnxruntime: then equal bits are promised.
         tolerance: the difference that is allowed on another one, raw units.
@@ -126,24 +127,25 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
             continue
         repeated.events.begin(step.events)
         played: Array | None
+        raised = ""
         try:
             played = runner.step(step.obs, step.reward, tick=step.tick)
-        except TrimtabError:
-            played = None
+        except TrimtabError as error:
+            played, raised = None, str(error)
         count, warned = count + 1, warned + (runner.warning is not None)
         place = f"tick {step.tick} after reset {resets}"
         if runner.outside and not outside:
             outside = f"{place}: {runner.outside}"
         if played is None or step.action is None:  # an error that was raised is raised again
             same = played is None and step.action is None
-            error = 0.0 if same else np.inf
+            distance = 0.0 if same else np.inf
         else:
             same = played.tobytes() == step.action.tobytes()
-            error = float(np.abs(played.astype(np.float64) - step.action).max())
+            distance = float(np.abs(played.astype(np.float64) - step.action).max())
         same = same and bool(runner.outside) == step.outside
         if not same and equal:
-            differs = place
-        equal, worst = equal and same, max(worst, error)
+            differs = f"{place} ({raised})" if raised else place
+        equal, worst = equal and same, max(worst, distance)
         if before is not None and step.tick == before.tick + 1:
             gaps.append(step.time - before.time)
         before = step

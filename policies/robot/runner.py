@@ -53,6 +53,8 @@ class PolicyRunner(OnnxPolicy):
             limit changed the action; ``thrown_away``: answers of requests before a reset or a stop;
             ``unlogged``: resets and ticks that the log could not take; ``warned``: ticks with a
             warning; ``outside``: ticks since the robot has left its workspace.
+        last_counts: those of the last episode that was stepped, as they were when it was reset;
+            after a ``control_loop``, which resets the policy, they are those of the loop.
         outside: in words, what of the robot's position has left the workspace since the last reset;
             empty for nothing. The fallback is played from that tick to the next reset, and no plan.
         warning: what is unfamiliar at the last tick, or None; a bundle without a calibrated warning
@@ -121,6 +123,7 @@ class PolicyRunner(OnnxPolicy):
             self.infer, 1, self.inputs, act_steps=contract.act_steps, deterministic=given
         )
         self.counts: Counter[str] = Counter()
+        self.last_counts: Counter[str] = Counter()
         self._timeline = Timeline(self.mode, self.horizon)
         self._asked: ArrayObs | None = None  # the observation of the request that is in flight
         self.reset(seed)
@@ -150,8 +153,11 @@ class PolicyRunner(OnnxPolicy):
         Args:
             seed: start the noise again from this seed; None lets the noise go on, so that episodes
                 differ.
-            action: the command in force ``[A]``, raw units, such as the joints' positions: a
-                fallback and limits of rates begin there. None: they begin with the first action.
+            action: the command in force ``[A]``, raw units: what the robot was last sent, or the
+                joints' positions where it stands. A fallback and limits of rates begin there. None
+                if it is not known: a fallback then begins with the first action; limits of
+                velocities begin at zero, so the robot has to be at rest; and where rates of
+                positions are limited, :meth:`step` refuses.
             inputs: values, from now on, of inputs that the policy's user chooses, by name
                 (``contract.parts`` with ``given``); the others keep theirs. ``noise``, of one row,
                 is that of every decision; None lets it be drawn again.
@@ -171,6 +177,8 @@ class PolicyRunner(OnnxPolicy):
         self._agent.reset(seeds=None if seed is None else [seed])
         if self._log is not None:
             self._log.reset(seed, force, inputs)
+        if self.tick >= 0:
+            self.last_counts = self.counts.copy()
         self._timeline.begin()
         self.counts.clear()
         self._restarts = self._inference.restarts
@@ -202,11 +210,13 @@ class PolicyRunner(OnnxPolicy):
 
         Raises:
             TrimtabError: if the observation has another shape, is not numeric or lacks a part, if
-                the reward is no finite number, or if ``tick`` is not after the last one. Where
+                the reward is no finite number, if ``tick`` is not after the last one, or if rates
+                are limited and the command in force is not known (:meth:`reset`). Where
                 there is no fallback, also if the observation is None, not finite or has a masked
                 value, if the policy fails or gives an action that is not finite, if the plan has no
                 action for this tick, or if the robot has left its workspace.
         """
+        self._limiter.require_begun()
         earned = None if reward is None else checked_array(reward, (), "reward")
         now = self.tick + 1 if tick is None else _whole(tick, "tick")
         if now <= self.tick:

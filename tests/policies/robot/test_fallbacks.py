@@ -50,6 +50,16 @@ def test_after_a_fallback_the_old_plan_never_resumes() -> None:
     assert runner.step([600.0]).item() == 502.0
 
 
+def test_without_patience_one_missing_observation_drops_the_plan() -> None:
+    played = {}
+    for patience in (0, 1):
+        fallback = SafeAction(safe=(-1.0,), patience=patience)
+        runner = numbered(mode=RecedingHorizon(8), fallback=fallback)
+        seen: list[Any] = [[0.0], None, [50.0], [60.0]]
+        played[patience] = [runner.step(obs).item() for obs in seen]
+    assert played == {0: [0.0, -1.0, 50.0, 51.0], 1: [0.0, 1.0, 2.0, 3.0]}
+
+
 def test_ticks_that_were_left_out_had_no_observation_either() -> None:
     runner = numbered(mode=RecedingHorizon(8), fallback=SafeAction(safe=(-1.0,), patience=3))
     runner.step([0.0])

@@ -119,9 +119,44 @@ def test_a_command_in_force_beyond_the_range_is_refused_where_rates_are_limited(
     numbered(limit=1.0).reset(action=[90.0])
 
 
+@pytest.mark.parametrize(
+    "limits", [Limits(velocity=1.0), Limits(acceleration=1.0), Limits(low=-5.0, velocity=(1.0,))]
+)
+def test_no_command_is_given_until_the_one_in_force_is_told(limits: Limits) -> None:
+    """From an unknown command, the first one would be a leap of any size."""
+    runner = numbered(limits=limits, fallback=SafeAction(safe=(0.0,)))
+    for obs in ([5.0], None):
+        with pytest.raises(TrimtabError, match=r"in force is not known; write reset\(action=<what"):
+            runner.step(obs)
+        runner.reset()
+    assert (runner.tick, +runner.counts) == (-1, {})
+    runner.reset(action=[3.0])
+    assert runner.step([5.0]).item() == pytest.approx(3.0, abs=0.0201)  # 1 a second, 50 Hz
+    runner.reset()  # forgets it
+    with pytest.raises(TrimtabError, match="not known"):
+        runner.step([5.0])
+    limiter = Limiter.of(limits, *WIDE, 0.02)
+    with pytest.raises(TrimtabError, match="not known"):
+        limiter.apply(np.float32([5.0]))
+
+
+def test_limits_of_velocities_begin_at_rest_and_those_of_position_need_no_beginning() -> None:
+    kind = {"acceleration": 10.0, "of_velocities": True}
+    runner = numbered(limits=Limits(**kind))
+    runner.reset()
+    assert [runner.step([5.0]).item() for _ in range(2)] == pytest.approx([0.2, 0.4])
+    runner.reset(action=[3.0])  # it still moves
+    assert runner.step([5.0]).item() == pytest.approx(3.2)
+    always_on = numbered(limits=Limits(**kind, low=1.0))  # zero is no command of this robot
+    with pytest.raises(TrimtabError, match="not known"):
+        always_on.step([5.0])
+    assert numbered(limits=Limits(high=2.0)).step([5.0]).item() == 2.0
+
+
 def test_commands_within_the_limits_keep_their_bits() -> None:
     limiter = Limiter.of(Limits(velocity=1e3, acceleration=1e6), *WIDE, 0.02)
     commands = np.random.default_rng(5).normal(size=(200, 1)).astype(np.float32)
+    limiter.begin(commands[0])
     assert all(np.array_equal(limiter.apply(command), command) for command in commands)
     assert limiter.count == 0
 

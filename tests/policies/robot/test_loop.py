@@ -15,7 +15,7 @@ from loading import load_module
 from trimtab.errors import TrimtabError
 from trimtab.policies.robot.loop import MonotonicClock, control_loop
 from trimtab.policies.robot.modes import RecedingHorizon
-from trimtab.policies.runtime import Hold, PolicyRunner
+from trimtab.policies.runtime import Hold, Limits, PolicyRunner
 
 _numbered = load_module(Path(__file__).with_name("numbered.py"))
 numbered = _numbered.numbered
@@ -105,6 +105,9 @@ def test_a_slow_policy_apart_leaves_the_loop_in_time() -> None:
     policy.reset(action=[-1.0])
     report = control_loop(policy, robot.observe, robot.act, ticks=20, clock=clock)
     assert (report.missed, report.counts["empty"]) == (0, 2)
+    assert policy.last_counts == report.counts and not policy.counts
+    policy.reset(action=[-1.0])  # for the next episode: no tick was played since
+    assert policy.last_counts["empty"] == 2
     # The first plan begins two ticks late, at its first entry, since the robot stood still.
     assert robot.sent[:8] == [-1.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert robot.sent[8:] == [float(tick) for tick in range(8, 20)]
@@ -112,7 +115,7 @@ def test_a_slow_policy_apart_leaves_the_loop_in_time() -> None:
 
 def test_an_error_stops_the_robot_and_the_old_plan_is_gone() -> None:
     clock = Simulated()
-    robot, policy = Robot(clock, {}), numbered()
+    robot, policy = Robot(clock, {}), numbered(limits=Limits(high=1.5))
     sent: list[float] = []
 
     def act(action: Any) -> None:
@@ -123,6 +126,7 @@ def test_an_error_stops_the_robot_and_the_old_plan_is_gone() -> None:
     with pytest.raises(OSError, match="bus"):
         control_loop(policy, robot.observe, act, ticks=9, stop=robot.stop, clock=clock)
     assert robot.stops == 1 and policy.tick == -1
+    assert policy.last_counts["limited"] == 1  # there is no report of it
     assert policy.plan().actions.shape == (0, 1)
     assert gc.isenabled()
 

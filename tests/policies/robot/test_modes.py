@@ -293,6 +293,7 @@ def test_a_decision_that_was_interrupted_is_not_waited_for() -> None:
 def test_a_reset_that_is_refused_forgets_the_plan_all_the_same() -> None:
     for refused in ({"action": [1e9]}, {"action": [np.nan]}, {"seed": -1}, {"target": 1.0}):
         runner = numbered(mode=RecedingHorizon(8), fallback=Hold(), limits=Limits(velocity=1e6))
+        runner.reset(action=[0.0])
         runner.step([0.0])
         with pytest.raises(TrimtabError):
             runner.reset(**refused)

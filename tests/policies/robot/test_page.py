@@ -7,19 +7,29 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from trimtab.policies.robot.replay import replay
 
 BLOCK = re.compile(r"^```python file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_loop_of_the_page_runs_and_its_log_is_played_again(
-    root: Path, bundle_of: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize(
+    "limits",
+    [{"velocity": 2.0, "acceleration": 10.0}, {"acceleration": 10.0, "of_velocities": True}],
+    ids=["positions", "velocities"],
+)
+def test_the_loop_of_the_page_runs_as_it_stands_and_its_log_is_played_again(
+    limits: dict[str, Any], root: Path, copy_of: Callable[[str], Path], reseal: Any, tmp_path: Path
 ) -> None:
+    bundle = copy_of("flow")
+    reseal(bundle, config={"limits": limits})
     ((name, text),) = BLOCK.findall((root / "docs" / "robots.md").read_text(encoding="utf-8"))
     (tmp_path / name).write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, name, bundle_of("flow")],
+        [sys.executable, name, bundle],
         cwd=tmp_path, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -42,11 +42,18 @@ def test_a_robot_needs_limits_and_an_answer_does_not(bundle_of: BundleOf) -> Non
     folder = bundle_of("gaussian")
     with pytest.raises(TrimtabError, match=r"states no limits .* limits=NO_LIMITS"):
         load_policy(folder)
+    for none in (Limits(), Limits(velocity=np.inf), Limits(low=(-np.inf, -np.inf))):
+        with pytest.raises(TrimtabError, match=r"limits={.*} states none either; .* limits=NO_LIM"):
+            load_policy(folder, limits=none)
+    some = load_policy(folder, limits=Limits(velocity=(np.inf, 1.0)))  # of one entry alone
+    some.reset(action=[0.0, 0.0])
+    assert np.abs(some.step([9.0] * 6)[1]) <= 0.1 + 1e-6  # of 10 Hz
     assert load_policy(folder, limits=NO_LIMITS).limits == NO_LIMITS
     assert load_policy(folder, limits=Limits(velocity=3.0)).limits.velocity == 3.0
     assert trimtab.load_policy(folder).limits == NO_LIMITS
     assert open_policy(folder).contract.limits is None
-    assert "limits=Limits(" in model_card(config_of(folder))
+    card = model_card(config_of(folder))
+    assert "limits=Limits(" in card and "policy.reset(action=" in card
 
 
 def test_what_a_bundle_states_holds_for_every_command(limited: Path) -> None:
@@ -66,12 +73,25 @@ def test_a_call_tightens_what_a_bundle_states_and_never_loosens_it(limited: Path
     assert both == Limits(velocity=(1.0, 1.5), low=-0.5, high=0.6)
     assert load_policy(limited, limits=NO_LIMITS).limits == Limits(velocity=(1.0, 2.0), high=0.6)
     for wrong, told in (
-        (Limits(velocity=1.0, of_velocities=True), "the bundle's limits are of positions"),
+        (Limits(velocity=1.0, of_velocities=True), r"positions; write .*, of_velocities=False\)"),
         (Limits(velocity=(1.0, 1.0, 1.0)), "the bundle states"),
         (Limits(low=0.7), "leave no command"),
     ):
         with pytest.raises(TrimtabError, match=told):
             load_policy(limited, limits=wrong)
+
+
+def test_limits_of_positions_beside_a_bundle_of_velocities_say_what_to_write(
+    copy_of: BundleOf, reseal: Any
+) -> None:
+    folder = copy_of("gaussian")
+    reseal(folder, config={"limits": {"acceleration": 5.0, "of_velocities": True}})
+    with pytest.raises(TrimtabError, match=r"write Limits\(…, of_velocities=True\), or leave"):
+        load_policy(folder, limits=Limits(velocity=1.0))
+    card = model_card(config_of(folder))  # positions would be no velocities in force
+    assert "at rest" in card and "action=positions" not in card
+    both = load_policy(folder, limits=Limits(velocity=1.0, of_velocities=True)).limits
+    assert both == Limits(velocity=1.0, acceleration=5.0, of_velocities=True)
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from loading import load_module
-from numbered import model_of
 from onnx import TensorProto, helper
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.runtime import CommandWatchdog, Damp, Hold, SafeAction
+from trimtab.policies.runtime import CommandWatchdog, Damp, Hold, PlayOut, SafeAction
 
+model_of = load_module(Path(__file__).with_name("numbered.py")).model_of
 SENDER = Path(__file__).with_name("sender.py")
 TIMEOUT = 25.0  # of the robot's watchdog, in ticks: whole numbers do not round
 REST = -9.0  # what the robot's watchdog plays
@@ -187,16 +187,37 @@ def test_a_watchdog_waits_for_the_first_command_and_takes_no_bad_one() -> None:
     watchdog.begin([1.0, 1.0])
     assert watchdog.command(100.0).tolist() == [1.0, 1.0]
     watchdog.receive([4.0, -4.0], 100.0)
-    for bad in ([math.nan, 0.0], [1.0], "no"):
+    bads = {"NaN": [math.nan, 0.0], "shape": [1.0], "give numbers": "no"}
+    for count, (told, bad) in enumerate(bads.items()):
         watchdog.receive(bad, 100.2)
+        assert watchdog.refused == count + 1 and told in watchdog.why
     assert watchdog.command(100.25).tolist() == [4.0, -4.0]
     assert watchdog.command(100.26).tolist() == [2.0, -2.0]
     watchdog.receive([4.0, -4.0], 100.27)
     assert watchdog.command(100.28).tolist() == [1.0, -1.0]
-    assert (watchdog.refused, watchdog.expired) == (4, True)
+    assert (watchdog.refused, watchdog.expired) == (4, True) and "time-out" in watchdog.why
     watchdog.begin([1.0, -1.0])
+    assert (watchdog.refused, watchdog.why) == (0, "")
     watchdog.receive([2.0, 2.0], 200.0)
     assert watchdog.command(200.1).tolist() == [2.0, 2.0]
+
+
+def test_a_watchdog_that_has_not_begun_gives_its_safe_action_or_says_what_to_call() -> None:
+    for fallback in (SafeAction(safe=(0.5,)), Damp(safe=(0.5,))):
+        watchdog = CommandWatchdog(fallback, timeout=0.1)
+        for now in (0.0, 1.0):
+            watchdog.receive([7.0], now)  # from where the robot stands it may be a leap
+            assert watchdog.command(now).tolist() == [0.5]
+        assert (watchdog.refused, watchdog.expired) == (2, False) and "call begin" in watchdog.why
+        watchdog.begin([1.0])
+        watchdog.receive([2.0], 5.0)
+        assert watchdog.command(5.0).tolist() == [2.0]
+    for fallback in (Hold(), PlayOut()):
+        watchdog = CommandWatchdog(fallback, timeout=0.1)
+        watchdog.receive([7.0], 0.0)
+        with pytest.raises(TrimtabError, match=r"call begin\(.*\) first; (Hold|PlayOut) has none"):
+            watchdog.command(1.0)
+        assert watchdog.refused == 1
 
 
 def test_a_command_after_the_time_is_too_late_even_if_nobody_looked() -> None:
