@@ -289,8 +289,8 @@ def _told(name: str, entry: Mapping[str, Any], part: Part) -> tuple[list[str], l
     """Return the names and the units of the numbers of a part; none of an input or a picture."""
     if part.given is not None or part.dtype != "float32":
         return [], []
-    if part.size > _MOST_NUMBERS:  # each has a name, which may be longer than the whole file
-        raise ValueError(f"{name} has {part.size} numbers, at most {_MOST_NUMBERS} can have names")
+    if part.size > _MOST_NUMBERS:  # their names would fill the memory
+        raise TrimtabError(f"{name} has {part.size} numbers; at most {_MOST_NUMBERS} are read")
     names, units = (
         told if isinstance(told := entry.get(key), list) and len(told) == part.size else None
         for key in ("order", "units")
