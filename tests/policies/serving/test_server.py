@@ -127,6 +127,29 @@ def test_two_clients_have_their_own_histories_and_noise(serve: Serve, parts_bund
         client.close()
 
 
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_each_client_of_a_recurrent_policy_has_its_own_state(
+    backend: str, serve: Serve, recurrent_bundle: Path
+) -> None:
+    served = serve(recurrent_bundle, backend=backend)
+    runners = [load_policy(recurrent_bundle), load_policy(recurrent_bundle)]
+    clients = [joined(served)[0], joined(served)[0]]
+    draw = np.random.default_rng(0)
+    for turn in (0, 1, 1, 0, None, 0, 0, 1):
+        if turn is None:
+            assert ask(clients[0], endpoint="reset") == "reset successful"
+            runners[0].reset()
+            continue
+        obs = draw.normal(size=4).astype(np.float32)
+        found = ask(clients[turn], obs=obs)["actions"]
+        assert np.allclose(found[0], runners[turn].step(obs), atol=1e-6)
+    later, fresh = (ask(joined(served)[0] if i else clients[1], obs=OBS[:4]) for i in (0, 1))
+    assert np.abs(later["actions"] - fresh["actions"]).max() > 1e-3  # a connection begins anew
+    assert "state" in ask(clients[0], obs=OBS[:4], state=np.zeros(3, np.float32))
+    for client in clients:
+        client.close()
+
+
 def test_noise_over_the_wire_gives_the_local_action(served: Any, bundle_of: BundleOf) -> None:
     runner = load_policy(bundle_of("flow"))
     draw = np.random.default_rng(1)
