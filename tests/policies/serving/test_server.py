@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -104,6 +105,21 @@ def test_openpis_client_is_answered_as_the_runner_acts(served: Any, bundle_of: B
             assert ("prev_total_ms" in timing) == (previous is not None)
             previous = timing
             assert not [key for key, value in answer.items() if getattr(value, "ndim", 2) < 2]
+
+
+def test_the_pages_client_is_answered(
+    served: Any, bundle_of: BundleOf, root: Path, tmp_path: Path
+) -> None:
+    page = (root / "docs" / "serving.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python file=client.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "client.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "client.py"), served.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    runner, obs = load_policy(bundle_of("flow")), np.float32([0.1, -0.2, 0.3, 0, 0, 0.5])
+    assert np.float32(json.loads(done.stdout)).tolist() == [
+        runner.step(obs).tolist() for _ in range(3)
+    ]
 
 
 def test_two_clients_have_their_own_histories_and_noise(serve: Serve, parts_bundle: Path) -> None:
