@@ -186,7 +186,11 @@ def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> 
     assert max(errors.values()) < 1e-4
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.policy.kind == "unet_diffusion" and bundle.config["chunking"]["act_steps"] == 2
-    assert bundle.config["changed"]["sampling_steps"] == {"from": files.LEVELS, "to": 1}
+    steps = {"sampling_steps": {"from": files.LEVELS, "to": 1}}
+    assert bundle.config["changed"] == {**steps, "sampler": {"from": "ddpm", "to": "ddim"}}
+    settings["sampler"] = "ddpm"  # as it is
+    export_policy(str(path), str(tmp_path / "same"), contract=str(contract), settings=settings)
+    assert load_bundle(tmp_path / "same").config["changed"] == steps
     withhold_weights(tmp_path / "bundle", tmp_path / "box")
     box = load_bundle(tmp_path / "box").policy
     spec = bundle.policy.spec
@@ -214,6 +218,9 @@ def test_a_folder_of_lerobot_replaces_its_own_bundle_alone(tmp_path: Path) -> No
     for source, told in ((folder, "does not say action.low"), (other, "another bundle is there")):
         with pytest.raises(TrimtabError, match=told):
             export_policy(str(source), str(tmp_path / "bundle"), contract=str(lacking))
+    for name in ("config.json", "model.safetensors"):
+        with pytest.raises(TrimtabError, match=f"give the folder, run={folder}$"):
+            export_policy(str(folder / name), str(tmp_path / "c"), contract=str(whole))
 
 
 @pytest.mark.parametrize("by_ticks", [False, True])
