@@ -67,11 +67,8 @@ def export_weights(
     if settings:
         policy = adjusted(policy, settings)
         after = adjustable(policy)
-        changed = {
-            key: {"from": before[key], "to": after[key]}
-            for key in settings
-            if after[key] != before[key]
-        }
+        moved = [key for key in settings if after[key] != before[key]]
+        changed = {key: {"from": before[key], "to": after[key]} for key in moved}
     names = {"observation": list(actor.obs_names)}
     training = {
         "algorithm": library,
