@@ -43,6 +43,12 @@ class LeRobotLink:
     def __init__(
         self, robot: Any, config: Mapping[str, Any], names: Mapping[str, str] | None = None
     ) -> None:
+        for name in ("observation_features", "action_features", "get_observation", "send_action"):
+            if not hasattr(robot, name):
+                raise TrimtabError(
+                    f"robot: {type(robot).__name__} is no Robot of LeRobot, it has no {name}; give "
+                    "the robot itself, such as make_robot_from_config(config), and not its config"
+                )
         self._robot = robot
         described, renamed = described_in(config), dict(names or {})
         for side in ("obs_names", "action_names"):

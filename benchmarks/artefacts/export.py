@@ -123,6 +123,12 @@ def export_policy(
         raise TrimtabError("export: out= is empty; name the bundle's folder")
     bundle = source if (source / "config.json").is_file() else source / "policy"
     check_beside("export", bundle, target)
+    if source.is_file() and (
+        source.name == CONFIG or (source.name == LEROBOT_MODEL and is_lerobot(source.parent))
+    ):
+        raise TrimtabError(
+            f"export: {run} is one file of a policy's folder; give the folder, run={source.parent}"
+        )
     if (network := source.suffix == ".onnx") and (env or not contract):
         cure = (
             "leave env= out, and name it in the contract" if env else "add contract=<a YAML file>"

@@ -66,7 +66,9 @@ def export_weights(
     before, changed = adjustable(policy), dict[str, Any]()
     if settings:
         policy = adjusted(policy, settings)
-        changed = {key: {"from": before[key], "to": value} for key, value in settings.items()}
+        after = adjustable(policy)
+        moved = [key for key in settings if after[key] != before[key]]
+        changed = {key: {"from": before[key], "to": after[key]} for key in moved}
     names = {"observation": list(actor.obs_names)}
     training = {
         "algorithm": library,

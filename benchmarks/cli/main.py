@@ -26,7 +26,7 @@ from trimtab.benchmarks.cli.surroundings import (
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import HELP, Command, parse, wants_only_text
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
+from trimtab.benchmarks.core.signals import RESUMES, interrupts_noted, sigterm_as_exit
 from trimtab.errors import Stopped, TrimtabError, nearest
 from trimtab.plugins import add_plugin
 from trimtab.version import __version__
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> None:
         except Exception as error:
             if not interrupted.is_set():
                 raise
-            code = _interrupted(error)
+            code = _interrupted(words, error)
     sys.exit(code)
 
 
@@ -92,16 +92,16 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
         check_renderer()
         logging.basicConfig(level=log_level(), format="%(message)s")
         alone = answer_alone() if wants_only_text(words) else contextlib.nullcontext()
-        with sigterm_as_exit(), in_a_line(), limits_told(), alone:
+        with sigterm_as_exit(_then(words)), in_a_line(), limits_told(), alone:
             code = run(words)
         sys.stdout.flush()
     except TrimtabError as error:
         if interrupted.is_set() and not isinstance(error, Stopped):  # it is what came of that
-            return _interrupted(error)
+            return _interrupted(words, error)
         print_error(str(error))
         code = error.exit_code
     except KeyboardInterrupt:
-        code = _interrupted()
+        code = _interrupted(words)
     except SystemExit as ended:  # by a simulator, or by code that Trimtab imported
         if isinstance(ended.__context__, BrokenPipeError):  # rich, where nobody reads a table on
             _silence()
@@ -135,10 +135,15 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
     return code
 
 
-def _interrupted(error: BaseException | None = None) -> int:
+def _then(words: Sequence[str]) -> str:
+    """Return what a person is told whose command was stopped: a server has nothing to resume."""
+    return "the server is stopped" if "serve" in words else RESUMES
+
+
+def _interrupted(words: Sequence[str], error: BaseException | None = None) -> int:
     """Say that the command was interrupted, and what else went wrong in it after that."""
     more = "" if error is None else f" (it ended with: {' '.join(str(error).split())[:300]})"
-    print_error(f"interrupted; run the same command to resume{more}")
+    print_error(f"interrupted; {_then(words)}{more}")
     return 130
 
 

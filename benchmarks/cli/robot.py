@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trimtab.errors import TrimtabError
 
@@ -82,7 +83,7 @@ def _bundle(folder: Path) -> list[Finding]:
     """Return whether a bundle proves itself here, and how long its decisions take."""
     import numpy as np
 
-    from trimtab.policies.bundle.files import inputs_of
+    from trimtab.policies.bundle.files import MODEL, inputs_of
     from trimtab.policies.bundle.onnx_policy import OnnxPolicy, read_policy
 
     try:
@@ -108,7 +109,33 @@ def _bundle(folder: Path) -> list[Finding]:
     if contract.control_rate is None:
         return [*found, Finding("note", "latency", f"{took}; the bundle names no control rate")]
     period = 1.0 / contract.control_rate
-    level = "ok" if late <= period / 2 else "warning" if late <= period else "error"
-    cure = "" if level == "ok" else "; export it with fewer policy.sampling_steps"
-    rate = f"a step of {contract.control_rate:g} Hz has {1e3 * period:.1f} ms"
-    return [*found, Finding(level, "latency", f"{took}; {rate}{cure}")]
+    rate = f"{took}; a step of {contract.control_rate:g} Hz has {1e3 * period:.1f} ms"
+    fewer = _steps(files.config.get("policy")) > 1 and MODEL in files.config["files"]
+    return [*found, _latency(float(late), period, rate, fewer_steps=fewer)]
+
+
+def _latency(late: float, period: float, rate: str, *, fewer_steps: bool) -> Finding:
+    """Return whether decisions fit into a step, which sensors and motors share with them.
+
+    Args:
+        late: seconds that one decision in a hundred takes longer than.
+        period: seconds of a step.
+        rate: what was measured, in words.
+        fewer_steps: whether the policy can be exported with fewer steps of its sampler.
+    """
+    if late > period:
+        cures = ["give load_policy apart=True and a fallback, which decides beside the loop"]
+        cures += ["export it with fewer policy.sampling_steps"] if fewer_steps else []
+        return Finding("error", "latency", f"{rate}; {', or '.join(cures)}")
+    if late > period / 2:
+        rest = f"leaves {1e3 * (period - late):.1f} ms for sensors and motors"
+        return Finding("note", "latency", f"{rate}, which {rest}")
+    return Finding("ok", "latency", rate)
+
+
+def _steps(policy: Any) -> int:
+    """Return how many steps a sampler of a policy takes, at most; 0 for one without a sampler."""
+    if not isinstance(policy, dict):
+        return 0
+    own = policy.get("sampling_steps", 0)
+    return max([own if isinstance(own, int) else 0, *map(_steps, policy.values())])

@@ -8,10 +8,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from trimtab.errors import Stopped
 
-__all__ = ["interrupts_cancel", "interrupts_noted", "sigterm_as_event", "sigterm_as_exit"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = [
+    "RESUMES", "interrupts_cancel", "interrupts_noted", "sigterm_as_event", "sigterm_as_exit",
+    "sigterm_cancels",
+]  # fmt: skip
+
+RESUMES = "run the same command to resume"
+"""What a person is told whose command was stopped."""
 
 
 @contextmanager
@@ -47,8 +57,11 @@ def sigterm_as_event() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def sigterm_as_exit() -> Iterator[None]:
+def sigterm_as_exit(then: str = RESUMES) -> Iterator[None]:
     """Let SIGTERM end this process at once with one line: where nothing that listens is running.
+
+    Args:
+        then: what the line says that can be done.
 
     The line and the exit code are those of work that is stopped later on. No exception is
     raised: during an import or in a callback from C it would be shown as a traceback.
@@ -58,7 +71,7 @@ def sigterm_as_exit() -> Iterator[None]:
     def leave(*_: object) -> None:
         if os.getpid() == process:  # and not its fork
             shown = "\033[?25h" if os.isatty(2) else ""  # a progress bar hides the cursor
-            line = f"{shown}trimtab: stopped; run the same command to resume\n"
+            line = f"{shown}trimtab: stopped; {then}\n"
             with suppress(OSError):
                 os.write(2, line.encode())
         os._exit(Stopped.exit_code)
@@ -81,6 +94,19 @@ def interrupts_noted() -> Iterator[threading.Event]:
 
     with _answered(signal.SIGINT, note):
         yield noted
+
+
+@contextmanager
+def sigterm_cancels(task: asyncio.Task[None]) -> Iterator[threading.Event]:
+    """Let SIGTERM cancel a task, so that it ends as by Ctrl+C; the event notes that it came."""
+    loop, told = task.get_loop(), threading.Event()
+
+    def cancel(*_: object) -> None:
+        told.set()
+        loop.call_soon_threadsafe(task.cancel)
+
+    with _answered(signal.SIGTERM, cancel):
+        yield told
 
 
 @contextmanager

@@ -30,20 +30,23 @@ class Box:
         names: of the entries.
         low: float32 ``[len(places)]``, in metres; -inf: no limit.
         high: likewise.
+        units: of the entries; empty where they are not told.
     """
 
     places: tuple[int, ...]
     names: tuple[str, ...]
     low: NDArray[np.float32]
     high: NDArray[np.float32]
+    units: tuple[str, ...]
 
     def left_by(self, row: NDArray[Any]) -> str:
         """Return which entry of an observation's numbers is outside, in words; empty for none."""
-        for name, place, low, high in zip(
-            self.names, self.places, self.low, self.high, strict=True
+        for name, place, low, high, unit in zip(
+            self.names, self.places, self.low, self.high, self.units, strict=True
         ):
             if not low <= row[place] <= high:
-                return f"{name} is {row[place]:g} m, and its workspace is {low:g} to {high:g} m"
+                m = " m" if unit else ""
+                return f"{name} is {row[place]:g}{m}, and its workspace is {low:g} to {high:g}{m}"
         return ""
 
 
@@ -163,7 +166,8 @@ class Workspace:
             raise TrimtabError(
                 f"limits: workspace: low {self.low} is not below high {self.high} everywhere"
             )
-        return Box(tuple(found), tuple(names[place] for place in found), low, high)
+        named, told = (tuple(given[place] for place in found) for given in (names, units))
+        return Box(tuple(found), named, low, high, told)
 
 
 def _places(one: str | int, sizes: Mapping[str, int], names: Sequence[str]) -> list[int]:

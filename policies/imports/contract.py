@@ -228,6 +228,7 @@ class _Reader:
         self.robot: tuple[str, ...] = ()
         self.permuted = False  # whether the network has its joints in another order
         self.pose: Numbers = ()
+        self.units: tuple[str, ...] = ()
 
     def read(self, value: Any) -> ForeignContract:
         top = self.section(
@@ -247,6 +248,7 @@ class _Reader:
             "act_steps",
         )  # fmt: skip
         self.pose = self.by_joint(action.get("default", 0.0), "action.default")
+        self.units = self.texts(action.get("units"), "action.units", self.actions)
         observation = self.section(
             top.get("observation"), "observation", "order", "terms", "clip", "clip_first", "history"
         )
@@ -258,6 +260,8 @@ class _Reader:
                 "them, or write raw or scaled"
             )
         low, high = self.ends(action)
+        if "default" in action:
+            self.inside(low, high)
         gained = self.section(top.get("gains"), "gains", "stiffness", "damping")
         gains = {name: self.by_joint(value, f"gains.{name}") for name, value in gained.items()}
         for name, values in gains.items():
@@ -288,7 +292,7 @@ class _Reader:
             history=self.history(observation.get("history"), terms),
             pose=self.pose, scale=self.by_joint(action.get("scale", 1.0), "action.scale"),
             clip=clip, low=low, high=high,
-            units=self.texts(action.get("units"), "action.units", self.actions),
+            units=self.units,
             act_steps=self.whole(action.get("act_steps", 1), "action.act_steps"),
             limits=limits, gains=gains,
         )  # fmt: skip
@@ -358,9 +362,11 @@ class _Reader:
                 "another order; write joints: true if they belong to them, or joints: false"
             )
         subtract = entry.get("subtract", 0.0)
+        units = self.texts(entry.get("units"), f"{where}.units", size)
         if subtract == "default":
             if not per_joint:
                 raise self.refusal(f"{where}.subtract: only a term of joints has a default pose")
+            self.one_unit(units, where)
             shift = self.pose
         else:
             shift = self.numbers(subtract, f"{where}.subtract", size, per_joint)
@@ -387,9 +393,31 @@ class _Reader:
             name, size, joints, last, subtract=shift, scale=scale, clip=clip,
             clip_first=self.truth(first, f"{where}.clip_first"), low=low, high=high,
             names=self.texts(entry.get("names"), f"{where}.names", size) or names,
-            units=self.texts(entry.get("units"), f"{where}.units", size),
+            units=units,
             history=self.whole(entry["history"], f"{where}.history") if "history" in entry else 0,
         )  # fmt: skip
+
+    def one_unit(self, units: tuple[str, ...], where: str) -> None:
+        """Check that the pose, which is taken off a term and added to the action, fits both."""
+        told = zip(self.pose, units, self.units, strict=True) if units and self.units else ()
+        for index, (pose, ours, theirs) in enumerate(told):
+            if pose and ours != theirs:
+                at = self.robot[index] if self.robot else index
+                raise self.refusal(
+                    f"{where}.subtract: the default pose of {at} is taken off in {ours} and added "
+                    f"to an action in {theirs}; give both sides one unit, or numbers to subtract"
+                )
+
+    def inside(self, low: Numbers, high: Numbers) -> None:
+        """Check that the default pose is within the limits of the action, where it has them."""
+        limits = zip(self.pose, low, high, strict=True) if low else ()
+        for index, (pose, least, most) in enumerate(limits):
+            if not least <= pose <= most:
+                at = self.robot[index] if self.robot else index
+                raise self.refusal(
+                    f"action.default: {pose:g} of {at} is outside of its limits, {least:g} to "
+                    f"{most:g}; look at its unit and its order"
+                )
 
     def order(self, value: Any, names: Sequence[str]) -> tuple[str, ...]:
         """Return the terms in the order in which the network reads them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, tree_map
-from trimtab.policies.agent import ArrayObs
+from trimtab.policies.agent import ArrayObs, PolicyInputs
 from trimtab.policies.base import Policy
+from trimtab.policies.memory import state_parts
 from trimtab.types import Obs, PolicySpec
 
 __all__ = ["RemotePolicy", "Server", "reach_servers_by", "servers"]
@@ -27,6 +29,10 @@ class Server(Protocol):
 
     def predict(self, obs: ArrayObs, noise: Any) -> Any:
         """Return action chunks ``[B, H, A]`` of B rows."""
+        ...
+
+    def advance(self, obs: ArrayObs, noise: Any) -> dict[str, Any]:
+        """Return what is handed on to the next decision of B rows, by part."""
         ...
 
     def close(self) -> None:
@@ -69,6 +75,14 @@ class RemotePolicy(Policy):
         shape = tuple(int(length) for length in noise)
         super().__init__(spec, shape, noise=list(shape), address=str(address), sha=str(sha))
         self.address, self.sha = str(address), str(sha)
+
+    @property
+    def inputs(self) -> PolicyInputs:
+        """What it reads at each decision, and what it hands on to the next one."""
+        found = super().inputs
+        if not state_parts(found.parts):
+            return found
+        return replace(found, advance=lambda obs, noise: self._server().advance(obs, noise))
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``.

@@ -40,6 +40,7 @@ from trimtab.policies.bundle.files import (
     read_golden,
     replay_error,
 )
+from trimtab.policies.memory import following, state_parts
 from trimtab.policies.serving.codec import pack, unpack
 from trimtab.policies.serving.protocol import KEY, read_key
 
@@ -93,6 +94,40 @@ class PolicyClient:
             TrimtabError: if they do not fit, the server does not answer in time, or its answer is
                 not what the contract promises.
         """
+        answer, rows = self._decided(obs, noise)
+        shape = (rows, self.contract.horizon, self.contract.action_dim)
+        clipped: Array = np.clip(
+            self._array(answer, "actions", shape),
+            np.array(self.contract.action_low, np.float32),
+            np.array(self.contract.action_high, np.float32),
+        )
+        return clipped
+
+    def advance(self, obs: ArrayObs, noise: Array) -> dict[str, Array]:
+        """Return what the policy hands on to its next decision, by the part that will have it.
+
+        The server is asked once more: it keeps nothing of whole rows.
+
+        Args:
+            obs: as of :meth:`predict`.
+            noise: as of :meth:`predict`.
+
+        Raises:
+            TrimtabError: as :meth:`predict`.
+        """
+        answer, rows = self._decided(obs, noise)
+        return {
+            name: self._array(answer, following(name), (rows, *part.shape))
+            for name, part in state_parts(self.contract.parts).items()
+        }
+
+    def close(self) -> None:
+        """Close the connection; the next request would open it again."""
+        self._connection = None
+        self._stack.close()
+
+    def _decided(self, obs: ArrayObs, noise: Array) -> tuple[Mapping[str, Any], int]:
+        """Return the server's answer to B rows, and B."""
         checked = checked_rows(obs, self.contract)
         rows = count(checked)
         if rows > self._most_rows:
@@ -103,23 +138,13 @@ class PolicyClient:
         drawn = checked_array(noise, (rows, *self.contract.noise_shape), "noise")
         sha = {"contract_sha": self.config["sha256"]}
         answer = self._answer(pack({**checked, "noise": drawn, **sha}))
-        actions = answer.get("actions") if isinstance(answer, Mapping) else None
-        shape = (rows, self.contract.horizon, self.contract.action_dim)
+        return (answer if isinstance(answer, Mapping) else {}), rows
+
+    def _array(self, answer: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Array:
         try:
-            found = checked_array(actions, shape, "actions")
+            return checked_array(answer.get(name), shape, name)
         except TrimtabError as error:
             raise TrimtabError(f"{self.address}: answered with {error}") from error
-        clipped: Array = np.clip(
-            found,
-            np.array(self.contract.action_low, np.float32),
-            np.array(self.contract.action_high, np.float32),
-        )
-        return clipped
-
-    def close(self) -> None:
-        """Close the connection; the next request would open it again."""
-        self._connection = None
-        self._stack.close()
 
     def _answer(self, request: bytes) -> Any:
         """Send a request, on a new connection if the old one is lost, and return its answer."""
@@ -221,10 +246,14 @@ class PolicyClient:
         obs, noise = inputs_of(self.golden, self.contract)
         rows = min(len(noise), self._most_rows)
         given = {n: x[:rows] for n, x in obs.items()} if isinstance(obs, Mapping) else obs[:rows]
-        replay_error(
-            self.predict(given, noise[:rows]), self.golden["action"][:rows], self.address,
-            "the server", self.contract.tolerance,
-        )  # fmt: skip
+        replayed = {"action": self.predict(given, noise[:rows])}
+        if state_parts(self.contract.parts):
+            replayed |= {following(n): x for n, x in self.advance(given, noise[:rows]).items()}
+        for name, values in replayed.items():
+            replay_error(
+                values, self.golden[name][:rows], self.address, "the server",
+                self.contract.tolerance,
+            )  # fmt: skip
 
 
 def _decoded(frame: bytes, address: str) -> Any:

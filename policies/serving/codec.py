@@ -71,10 +71,19 @@ def unpack(frame: bytes) -> Any:
     except FrameError:
         raise
     except (ValueError, msgpack.UnpackException) as error:
-        what = " ".join(str(error).split())[:100] or type(error).__name__
-        raise FrameError(f"frame: is not readable ({what})") from error
+        what = _words(error)
+        raise FrameError(f"frame: is no msgpack, as openpi's clients send it: {what}") from error
     _check_depth(value, _DEPTH)
     return value
+
+
+def _words(error: Exception) -> str:
+    """Return what is wrong with a frame, without the names of msgpack's functions."""
+    if isinstance(error, msgpack.ExtraData):
+        return "bytes are left after its first value"
+    if "incomplete" in str(error):
+        return "it ends within a value"
+    return " ".join(str(error).split())[:100] or type(error).__name__
 
 
 def _packed(value: Any) -> Any:

@@ -47,6 +47,10 @@ class ServedRunner(PolicyRunner):
         """Ask the server; shapes and errors are those of ``PolicyClient.predict``."""
         return self._client.predict(obs, noise)
 
+    def advance(self, obs: ArrayObs, noise: Array) -> dict[str, Array]:
+        """Ask the server what is handed on; errors are those of ``PolicyClient.advance``."""
+        return self._client.advance(obs, noise)
+
     def close(self) -> None:
         """Close the connection."""
         super().close()

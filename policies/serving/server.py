@@ -25,7 +25,6 @@ from websockets.http11 import Request, Response
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.files import Contract
-from trimtab.policies.memory import state_parts
 from trimtab.policies.serving.protocol import KEY, Refusal, is_loopback
 from trimtab.policies.serving.session import EXTENSIONS, Session, most_rows, request_bytes
 from trimtab.policies.serving.worker import PolicyProcess
@@ -57,7 +56,7 @@ class Bounds:
 
 
 class PolicyServer:
-    """Serves one policy to several clients, each with a history and noise of its own.
+    """Serves one policy to several clients, each with a history, a state and noise of its own.
 
     Args:
         process: what decides; it is closed as :meth:`run` ends.
@@ -97,11 +96,6 @@ class PolicyServer:
         self._key = key.encode()
         self._seed = seed
         self._contract = Contract.parse(process.config, process.policy)
-        if handed_on := state_parts(self._contract.parts):
-            raise TrimtabError(
-                f"serve: {process.policy}: hands on {', '.join(handed_on)} to its next decision, "
-                "which a server does not keep; open its bundle where the robot is"
-            )
         if taken := sorted(set(self._contract.parts) & set(EXTENSIONS)):
             raise TrimtabError(
                 f"serve: {process.policy}: reads a part called {taken[0]}, which is a key of its "

@@ -11,7 +11,8 @@ keys, which the server's metadata announce in ``extensions``:
 - ``endpoint``: ``reset`` begins an episode, as RoboArena's servers have it; ``infer`` is a request.
 - ``noise``: of one observation, ``[*noise_shape]``, in place of the server's; or of B rows,
   ``[B, *noise_shape]``. Then every part has B rows, with its history and all inputs; nothing is
-  remembered, and the answer has whole chunks ``[B, H, A]``.
+  remembered, and the answer has whole chunks ``[B, H, A]``, with what the policy hands on to its
+  next decision, ``next_<part>``.
 
 vla-eval's clients are known by their ``hello``. They have messages of four entries, and are sent
 one action ``[A]`` for each observation.
@@ -23,6 +24,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from trimtab.errors import TrimtabError
@@ -30,6 +32,7 @@ from trimtab.observations import FLAT, called, count, tree_map
 from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.bundle.checked import checked_array, checked_parts, checked_rows
 from trimtab.policies.bundle.files import Array, Contract
+from trimtab.policies.memory import following, state_parts
 from trimtab.policies.serving.codec import FrameError, pack, unpack
 from trimtab.policies.serving.protocol import Refusal
 from trimtab.policies.serving.worker import PolicyProcess
@@ -62,7 +65,7 @@ def most_rows(contract: Contract, most_bytes: int) -> int:
 
 
 class Session:
-    """One client: its history, its noise and the way it speaks.
+    """One client: its history and other memories, its noise and the way it speaks.
 
     Args:
         process: what decides.
@@ -84,8 +87,12 @@ class Session:
         inputs: Mapping[str, Any] | None = None,
     ) -> None:
         self._process, self._contract, self._most_rows = process, contract, rows
+        self._handed_on: Mapping[str, Array] = {}  # by the last decision
+        read = contract.inputs
+        if state_parts(contract.parts):
+            read = replace(read, advance=lambda obs, noise: self._handed_on)
         self._agent = Agent(
-            self._decide, 1, contract.inputs, act_steps=contract.act_steps,
+            self._decide, 1, read, act_steps=contract.act_steps,
             deterministic=deterministic, inputs=inputs,
         )  # fmt: skip
         self._agent.reset(seeds=[seed])
@@ -152,9 +159,11 @@ class Session:
         timing = {"infer_ms": 1e3 * (time.monotonic() - received)}
         if self.last_total is not None:
             timing["prev_total_ms"] = 1e3 * self.last_total
+        handed_on = {following(n): x for n, x in self._handed_on.items()} if rows else {}
         return pack(
             {
                 "actions": actions,
+                **handed_on,
                 "policy_timing": {"infer_ms": 1e3 * self._seconds},
                 "server_timing": timing,
                 **tick,
@@ -224,7 +233,7 @@ class Session:
         """
         with self._process.turn(left()):
             began = time.monotonic()
-            action = self._process.decide(obs, noise)
+            action, self._handed_on = self._process.decide(obs, noise)
             self._seconds = time.monotonic() - began
         if (remaining := left()) is not None and remaining <= 0:
             raise Refusal("late", "the decision took longer than the client could wait")

@@ -1,7 +1,8 @@
 """The process in which a served policy computes.
 
 It may crash, hang or be killed: the server, its connections and the clients' histories live in
-another process, and the next decision starts it again. It keeps nothing of a client.
+another process, and the next decision starts it again. It keeps nothing of a client: what a
+recurrent policy hands on to its next decision goes back with the action.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from trimtab.child import Child, ChildDied, end_children, killed_after
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import ArrayObs, Decide
+from trimtab.policies.agent import Advance, ArrayObs, Decide
 from trimtab.policies.bundle.checked import NotFinite
 from trimtab.policies.bundle.files import GOLDEN, Array, read_files
 from trimtab.policies.opening import bundle_folder, load_policy
@@ -24,6 +25,9 @@ from trimtab.policies.serving.codec import pack, unpack
 from trimtab.policies.serving.protocol import Refusal
 
 __all__ = ["BACKENDS", "PolicyProcess"]
+
+HandedOn = Mapping[str, Array]
+"""The next value of each part that a policy hands on, by name; empty for most policies."""
 
 _OPENING = 300.0
 """Seconds in which a policy must be open: a run's graph is made first, which needs torch."""
@@ -97,8 +101,8 @@ class PolicyProcess:
             raise
         return config, base64.b64decode(golden)
 
-    def decide(self, obs: ArrayObs, noise: Array) -> Array:
-        """Return actions ``[B, H, A]``; the caller has its turn.
+    def decide(self, obs: ArrayObs, noise: Array) -> tuple[Array, HandedOn]:
+        """Return actions ``[B, H, A]``, and what is handed on; the caller has its turn.
 
         Args:
             obs: of B rows, with their history and all inputs, checked.
@@ -125,8 +129,8 @@ class PolicyProcess:
                 ) from error
             except (TrimtabError, RuntimeError) as error:
                 raise Refusal("policy", "the policy failed with this observation") from error
-        action: Array = unpack(base64.b64decode(answer))
-        return action
+        found = unpack(base64.b64decode(answer))
+        return found["action"], found["handed_on"]
 
     def _open_again(self) -> None:
         try:
@@ -140,7 +144,7 @@ class PolicyProcess:
 
 # What follows is carried out in the process of the policy.
 
-_decider: Decide
+_decider: tuple[Decide, Advance | None]
 
 
 def _open(policy: str, backend: str) -> tuple[Mapping[str, Any], str]:
@@ -153,15 +157,18 @@ def _open(policy: str, backend: str) -> tuple[Mapping[str, Any], str]:
 
 def _decide(request: str) -> str:
     given = unpack(base64.b64decode(request))
-    action = np.asarray(_decider(given["obs"], given["noise"]), np.float32)
-    return base64.b64encode(pack(action)).decode()
+    decide, advance = _decider
+    action = np.asarray(decide(given["obs"], given["noise"]), np.float32)
+    handed_on = {} if advance is None else advance(given["obs"], given["noise"])
+    return base64.b64encode(pack({"action": action, "handed_on": dict(handed_on)})).decode()
 
 
-def _on_onnx(policy: str) -> Decide:
-    return load_policy(policy).predict
+def _on_onnx(policy: str) -> tuple[Decide, Advance | None]:
+    runner = load_policy(policy)
+    return runner.predict, runner.inputs.advance
 
 
-def _on_torch(policy: str) -> Decide:
+def _on_torch(policy: str) -> tuple[Decide, Advance | None]:
     import torch
 
     from trimtab.observations import tree_map
@@ -177,8 +184,11 @@ def _on_torch(policy: str) -> Decide:
             raise NotFinite(f"{policy}: the policy gave an action that is not finite")
         return action
 
-    return decide
+    return decide, opened.inputs.advance
 
 
-BACKENDS: Mapping[str, Callable[[str], Decide]] = {"onnx": _on_onnx, "torch": _on_torch}
+BACKENDS: Mapping[str, Callable[[str], tuple[Decide, Advance | None]]] = {
+    "onnx": _on_onnx,
+    "torch": _on_torch,
+}
 """What can carry out a served policy: onnxruntime, as on a robot, or torch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Agent, PolicyInputs
+from trimtab.policies.bundle.adjusting import adjusted
 from trimtab.policies.bundle.bundle import Bundle, load_bundle, make_config
 from trimtab.policies.bundle.lerobot import write_lerobot
 from trimtab.policies.bundle.limits import NO_LIMITS
@@ -109,6 +111,32 @@ def test_what_a_scheduler_leaves_out_is_as_diffusers_has_it(tmp_path: Path) -> N
     policy = actor.policy(PolicySpec(6, actor.horizon, 2, low, high, history=2))
     stated = [policy.config()[f"beta_{name}"] for name in ("schedule", "start", "end")]
     assert stated == ["linear", 0.0001, 0.02]
+    assert policy.config()["sampler"] == "ddpm"
+    assert adjusted(policy, {"sampler": "ddim"}).config()["sampler"] == "ddim"
+
+
+def entries_of(root: Path, heading: str) -> list[str]:
+    """Return the names in the first column of a table of the page."""
+    page = (root / "docs" / "imported-weights.md").read_text(encoding="utf-8")
+    rows = page.partition(f"| {heading} | says |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    return [name for row in rows for name in re.findall("`([^`]+)`", row.split("|")[1])]
+
+
+def test_the_entries_of_the_page_are_those_that_are_read(root: Path, tmp_path: Path) -> None:
+    """What is nonsense there is refused; what is only looked at for truth cannot be."""
+    only_true = {"noise_scheduler.clip_sample", "clip_sample", "pre_norm"}
+    told = set(entries_of(root, "Diffusion Policy, `cfg.policy`"))
+    assert len(told) == 17 and {"horizon", "noise_scheduler.beta_end"} <= told
+    for place, name in enumerate(sorted(told - only_true)):
+        outer, _, inner = name.rpartition(".")
+        changed = {outer: files.DP_POLICY[outer] | {inner: "?"}} if outer else {name: "?"}
+        refused(files.diffusion_policy(tmp_path / f"{place}.ckpt", **changed))
+    told = set(entries_of(root, "LeRobot, `config.json`"))
+    of_act = {"n_heads", "feedforward_activation", "pre_norm", "temporal_ensemble_coeff"}
+    assert len(told) == 19 and of_act <= told
+    for name in sorted(told - only_true - {"temporal_ensemble_coeff"}):
+        make = files.lerobot_act if name in of_act else files.lerobot_diffusion
+        assert "\n" not in refused(make(tmp_path / name, **{name: "?"}))
 
 
 PICTURE = {"observation.images.top": {"type": "VISUAL", "shape": [3, 96, 96]}}
@@ -176,7 +204,8 @@ def test_a_step_that_is_not_known_or_statistics_elsewhere_are_refused(tmp_path: 
 
 
 def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> None:
-    path = files.diffusion_policy(tmp_path / "latest.ckpt")
+    scheduler = STEPS | {"_target_": "x.DDIMScheduler"}
+    path = files.diffusion_policy(tmp_path / "latest.ckpt", noise_scheduler=scheduler)
     contract = tmp_path / "contract.yaml"
     OmegaConf.save({"control_rate": 10, "action": {"names": ["x", "y"]}}, contract)
     settings = {"sampler": "ddim", "sampling_steps": 1}
@@ -186,7 +215,8 @@ def test_a_checkpoint_becomes_a_bundle_that_plays_its_chunks(tmp_path: Path) -> 
     assert max(errors.values()) < 1e-4
     bundle = load_bundle(tmp_path / "bundle")
     assert bundle.policy.kind == "unet_diffusion" and bundle.config["chunking"]["act_steps"] == 2
-    assert bundle.config["changed"]["sampling_steps"] == {"from": files.LEVELS, "to": 1}
+    steps = {"sampling_steps": {"from": files.LEVELS, "to": 1}}
+    assert bundle.config["changed"] == steps  # and not the sampler, which is the file's own
     withhold_weights(tmp_path / "bundle", tmp_path / "box")
     box = load_bundle(tmp_path / "box").policy
     spec = bundle.policy.spec
@@ -214,6 +244,9 @@ def test_a_folder_of_lerobot_replaces_its_own_bundle_alone(tmp_path: Path) -> No
     for source, told in ((folder, "does not say action.low"), (other, "another bundle is there")):
         with pytest.raises(TrimtabError, match=told):
             export_policy(str(source), str(tmp_path / "bundle"), contract=str(lacking))
+    for name in ("config.json", "model.safetensors"):
+        with pytest.raises(TrimtabError, match=f"give the folder, run={folder}$"):
+            export_policy(str(folder / name), str(tmp_path / "c"), contract=str(whole))
 
 
 @pytest.mark.parametrize("by_ticks", [False, True])

@@ -430,6 +430,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"joints": {"robot": ["a", "b"], "network": ["b", "a"]}},
         "terms.o: has as many numbers as there are joints",
     ),
+    "two units of one pose": (
+        {
+            "joints": {"robot": ["a", "b"]},
+            "action": {**WIDE, "default": [0, 0.3], "units": "deg"},
+            "observation": {
+                "terms": {"q": {"joints": True, "subtract": "default", "units": "rad"}},
+            },
+        },
+        "terms.q.subtract: the default pose of b is taken off in rad and added to an action in deg",
+    ),
+    "pose beyond the limits": (
+        {"action": {"default": [0.5, 20], "low": -1, "high": 1}},
+        "action.default: 20 of 1 is outside of its limits, -1 to 1",
+    ),
     "rate": ({"control_rate": -1}, "control_rate"),
     "chunk": ({"action": {**WIDE, "act_steps": 2}}, "act_steps=2: the network gives 1"),
     "task": ({"task": "gym/InvertedPendulum-v5"}, "gym/InvertedPendulum-v5 has 4"),

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from packaging.requirements import Requirement
 
 import trimtab
+from trimtab.benchmarks.cli.robot import examine_robot
 from trimtab.policies import runtime
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import load_bundle
@@ -334,3 +335,17 @@ def test_needs_numpy_and_onnxruntime_alone(tmp_path: Path, bundle_of: BundleOf) 
         with torch.no_grad():
             expected += policy(obs, noise[prediction][None])[0, : len(ticks)].tolist()
     assert np.abs(np.array(json.loads(done.stdout)) - np.array(expected)).max() <= 1e-5
+
+
+@pytest.mark.parametrize(("rate", "level"), [(1e-3, "ok"), (None, "note"), (1e6, "error")])
+def test_a_slow_decision_is_told_with_what_helps_it(
+    rate: float | None, level: str, copy_of: BundleOf,
+    reseal: Callable[..., None],
+) -> None:  # fmt: skip
+    for kind, sampled in (("flow", True), ("gaussian", False)):
+        folder = copy_of(kind)
+        reseal(folder, config={"control_rate": rate})
+        found = examine_robot(folder)[-1]
+        assert (found.what, found.level) == ("latency", level)
+        assert ("apart=True" in found.message) == (level == "error")
+        assert ("sampling_steps" in found.message) == (level == "error" and sampled)

@@ -15,6 +15,7 @@ import safetensors.numpy
 
 from trimtab.benchmarks.artefacts.export import check_beside
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
+from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.cli.screen import print_line, progress_bar
 from trimtab.benchmarks.training.dataset import load_dataset
 from trimtab.benchmarks.training.matching import check_dataset_fits
@@ -65,19 +66,19 @@ def calibrate(
     data = _data(files, bundle, [f"dataset={dataset}", *overrides])
     episodes = [episode for episode in data.episodes if episode.success is not False]
     if left_out := len(data) - len(episodes):
-        logger.info("%s: %d episodes without success are left out", data.id, left_out)
+        logger.info("%s: %d episodes without success are left out", dataset, left_out)
     if seen := data.content_hash == (files.config["training"] or {}).get("dataset_hash"):
         logger.warning(
             "%s: the policy was trained on it, so its chunks may be steadier there than elsewhere, "
             "and false alarms more often than is said; calibrate with other episodes",
-            data.id,
+            dataset,
         )
     order = np.random.default_rng(seed).permutation(len(episodes))[:_MOST]
     quarter = len(order) // 4
     needed = math.ceil(1 / delta - 1 - 1e-9)
     if len(order) - 2 * quarter < needed or quarter < 2:
         raise TrimtabError(
-            f"calibrate: {data.id} has {len(episodes)} successful episodes, half of which "
+            f"calibrate: {dataset} has {len(episodes)} successful episodes, half of which "
             f"calibrate: delta={delta:g} needs at least {max(2 * needed, 8)}"
         )
     with progress_bar("calibrate") as tell:
@@ -104,9 +105,17 @@ def calibrate(
     print_line(
         f"bundle: {out}; warns above {threshold:.3g} (1 is the edge of {quarter} reference "
         f"episodes); false alarms in {alarms} of {quarter} other episodes, "
-        f"{100 * rate.low:.1f} to {100 * rate.high:.1f} percent"
+        f"{100 * rate.low:.1f} to {100 * rate.high:.1f} percent; {_verdict(rate, delta)}"
     )
     return 0
+
+
+def _verdict(rate: Interval, delta: float) -> str:
+    """Return how the share of false alarms lies to what was asked for."""
+    asked = f"the {100 * delta:g} percent of delta={delta:g}"
+    if rate.low > delta:
+        return f"that is more than {asked}: calibrate with episodes that are like each other"
+    return f"{asked} {'lie within' if rate.high >= delta else 'are not reached'}, as asked"
 
 
 def _data(files: PolicyFiles, bundle: str, words: list[str]) -> Dataset:

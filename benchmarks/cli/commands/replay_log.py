@@ -43,6 +43,10 @@ def _told(found: Replay) -> str:
         lines.append(f"{found.warned} ticks were unlike the data of the policy (a warning)")
     if found.outside:
         lines.append(f"the robot left its workspace at {found.outside}")
+    if found.differs or found.outside:
+        lines.append(
+            "ticks count from each reset; opening the policy is reset 1, the program's first is 2"
+        )
     if found.cut:
         lines.append("the log ends within a record: the program was killed while it wrote")
     return "\n".join(lines)

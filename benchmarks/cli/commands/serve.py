@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from trimtab.benchmarks.cli.screen import print_line
-from trimtab.benchmarks.core.signals import interrupts_cancel
-from trimtab.errors import TrimtabError
+from trimtab.benchmarks.core.signals import interrupts_cancel, sigterm_cancels
+from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["serve"]
 
@@ -52,13 +53,32 @@ def serve(
         )
         with interrupts_cancel():
             asyncio.run(
-                server.run(
-                    lambda at: print_line(f"serving {policy} at ws://{_in_address(host)}:{at}")
+                _until_stopped(
+                    server.run(
+                        lambda at: print_line(f"serving {policy} at ws://{_in_address(host)}:{at}")
+                    )
                 )
             )
     finally:
         process.close()
     return 0
+
+
+async def _until_stopped(serving: Awaitable[None]) -> None:
+    """Serve until Ctrl+C or SIGTERM; either closes each client's connection.
+
+    Raises:
+        Stopped: after SIGTERM, which systemd and Docker send.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    with sigterm_cancels(task) as told:
+        try:
+            await serving
+        except asyncio.CancelledError:
+            if told.is_set():
+                raise Stopped("the server is stopped") from None
+            raise
 
 
 def _in_address(host: str) -> str:

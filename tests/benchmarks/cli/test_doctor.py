@@ -124,6 +124,12 @@ def test_a_robot_is_asked_for_what_it_needs(tmp_path: Path) -> None:
     assert raised.value.exit_code == 2
 
 
+def test_a_decision_that_fits_is_no_warning() -> None:
+    """Less than the step is none; more than half of it is told, with what is left."""
+    found = robot._latency(0.0126, 0.02, "12.60 ms of 20.0 ms", fewer_steps=True)
+    assert found.level == "note" and found.message.endswith("leaves 7.4 ms for sensors and motors")
+
+
 def test_a_robot_is_told_what_is_old_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2.3")
     levels = {finding.what: finding for finding in robot.examine_robot(None)}

@@ -364,6 +364,7 @@ def test_the_command(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     forge(small, 5, last_number(0.25))
     code, out, err = answer(f"log={small}")
     assert code == 1 and "tick 3 after reset 1 is the first that differs, by 0.25" in out
+    assert "opening the policy is reset 1, the program's first is 2" in out
     data = bytearray(small.read_bytes())
     data[frames(bytes(data))[4][1] - 1] ^= 1
     small.write_bytes(data)

@@ -266,11 +266,13 @@ def test_data_that_leaves_the_workspace_calibrates_all_the_same(
 
 
 def test_data_that_the_policy_was_trained_on_is_told(
-    warned: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    warned: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     words = [f"bundle={warned.with_name('bundle')}", f"out={tmp_path / 'b'}", "delta=0.5"]
     assert command(["calibrate", *words, f"dataset={warned.with_name('train') / 'x.hdf5'}"]) == 0
-    assert "the policy was trained on it" in caplog.text
+    assert f"{warned.with_name('train') / 'x.hdf5'}: the policy was trained on it" in caplog.text
+    assert "the 50 percent of delta=0.5 " in capsys.readouterr().out
     for folder, seen in ((tmp_path / "b", True), (warned, False)):
         stated = json.loads((folder / "config.json").read_text())["warning"]
         assert ("trained_on" in stated) == seen

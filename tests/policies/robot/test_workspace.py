@@ -64,6 +64,12 @@ def test_outside_the_fallback_is_played_until_a_reset(
     assert runner.step([0.5]).item() == 0.5 and runner.outside == ""
 
 
+def test_numbers_whose_units_are_not_told_have_none() -> None:
+    box = Workspace((0,), high=5.0)
+    for unit, said in (("", "x is 5.5, and its workspace is -inf to 5"), ("m", "x is 5.5 m, and")):
+        assert box.box({"obs": 1}, ["x"], [unit]).left_by(np.float32([5.5])).startswith(said)
+
+
 def test_the_edge_is_inside_and_no_entry_changes_nothing() -> None:
     limits = Limits(workspace=Workspace((0,), 0.1, 0.3))
     runner = numbered(fallback=Hold(), limits=limits)

@@ -23,6 +23,8 @@ from websockets.asyncio.server import serve as websocket_server
 from websockets.exceptions import ConnectionClosed
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.agent import Agent
+from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import bundle_hash, load_bundle, open_bundle, save_bundle
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.kinds import remote
@@ -30,9 +32,11 @@ from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.remote import RemotePolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.opening import load_policy
+from trimtab.policies.runtime import NO_LIMITS
 from trimtab.policies.serving.client import PolicyClient
 from trimtab.policies.serving.codec import pack, unpack
 from trimtab.policies.serving.remote import open_remote
+from trimtab.policies.serving.runner import ServedRunner
 from trimtab.policies.serving.server import Bounds
 from trimtab.policies.serving.session import Session
 
@@ -123,6 +127,35 @@ def test_a_remote_policy_gives_the_bits_of_the_local_one(
     assert found.tobytes() == expected.tobytes()
     assert bundle.hash == bundle_hash(parts_bundle)
     assert not list(bundle.policy.parameters())
+
+
+def test_a_recurrent_policy_keeps_its_state_on_the_clients_side(
+    serve: Serve, recurrent_bundle: Path
+) -> None:
+    served = serve(recurrent_bundle)
+    obs = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
+    remote_, local = open_remote(served.address).policy, open_bundle(recurrent_bundle).policy
+    agents = [Agent(decide_with(one), 1, one.inputs) for one in (remote_, local)]
+    for agent in agents:
+        agent.reset(seeds=[0])
+    runner, plain = ServedRunner(served.address, limits=NO_LIMITS), load_policy(recurrent_bundle)
+    for row in obs:
+        found, expected = (agent.act(row[None]) for agent in agents)
+        assert found.tobytes() == expected.tobytes()
+        assert runner.step(row).tobytes() == plain.step(row).tobytes()
+    assert agents[0].with_memories(obs[:1])["state"].any()
+    runner.close()
+
+
+def decide_with(policy: Policy) -> Any:
+    """Return a policy as a function of arrays."""
+
+    def decide(obs: Any, noise: Any) -> Any:
+        with torch.no_grad():
+            given = {name: torch.as_tensor(part) for name, part in obs.items()}
+            return policy(given, torch.as_tensor(noise)).numpy()
+
+    return decide
 
 
 def test_its_normalizer_is_that_of_the_black_box(

@@ -71,6 +71,14 @@ def test_any_bytes_give_a_value_or_one_error(data: bytes) -> None:
         assert same(value, unpack(pack(value)))
 
 
+def test_rubbish_is_refused_in_plain_words() -> None:
+    whole = pack({"a": np.zeros(3)})
+    for frame, said in ((b"hello", "bytes are left after"), (whole[:-1], "it ends within a value")):
+        with pytest.raises(FrameError, match=f"^frame: is no msgpack, .*: {said}") as told:
+            unpack(frame)
+        assert "unpack" not in str(told.value).lower()
+
+
 @given(some_array)
 def test_an_array_is_a_copy_and_may_be_written_to(array: Any) -> None:
     found = unpack(pack(array))

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from trimtab.benchmarks.cli.main import main
@@ -48,12 +49,26 @@ def refused(*words: object) -> str:
     return line
 
 
-def test_ctrl_c_ends_a_server_in_one_line(bundle_of: BundleOf) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [
+        (signal.SIGINT, 130, "trimtab: interrupted; the server is stopped\n"),
+        (signal.SIGTERM, 143, "trimtab: the server is stopped\n"),
+    ],
+)
+def test_a_signal_ends_a_server_and_closes_its_clients(
+    number: signal.Signals, code: int, line: str, bundle_of: BundleOf
+) -> None:
     with serving(bundle_of("flow")) as (process, address):
         assert address.startswith("ws://127.0.0.1:")
-        process.send_signal(signal.SIGINT)
+        with connect(address, compression=None, proxy=None) as client:
+            client.recv(60)
+            process.send_signal(number)
+            with pytest.raises(ConnectionClosed):
+                client.recv(60)
+            assert client.close_code == 1001  # going away
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and len(said.splitlines()) == 1, said
+    assert (process.returncode, said) == (code, line)
 
 
 def test_ctrl_c_ends_a_server_whose_clients_wait(bundle_of: BundleOf) -> None:

@@ -266,6 +266,15 @@ def test_a_robot_of_lerobot_is_driven_by_a_bundle_and_by_a_server(named: Path) -
             assert report.played == 7 and arm.sent == expected
 
 
+def test_a_config_in_place_of_the_robot_is_refused_in_one_line(named: Path) -> None:
+    class ArmConfig:
+        port = "/dev/ttyACM0"
+
+    with pytest.raises(TrimtabError, match=r"ArmConfig is no Robot .* and not its config") as told:
+        connect(ArmConfig(), named, limits=NO_LIMITS)
+    assert "\n" not in str(told.value)
+
+
 def test_names_that_do_not_fit_are_refused(named: Path, bundle_of: BundleOf) -> None:
     config = read_files(named)[0]
     arm = Arm()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -106,6 +107,21 @@ def test_openpis_client_is_answered_as_the_runner_acts(served: Any, bundle_of: B
             assert not [key for key, value in answer.items() if getattr(value, "ndim", 2) < 2]
 
 
+def test_the_pages_client_is_answered(
+    served: Any, bundle_of: BundleOf, root: Path, tmp_path: Path
+) -> None:
+    page = (root / "docs" / "serving.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python file=client.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "client.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "client.py"), served.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    runner, obs = load_policy(bundle_of("flow")), np.float32([0.1, -0.2, 0.3, 0, 0, 0.5])
+    assert np.float32(json.loads(done.stdout)).tolist() == [
+        runner.step(obs).tolist() for _ in range(3)
+    ]
+
+
 def test_two_clients_have_their_own_histories_and_noise(serve: Serve, parts_bundle: Path) -> None:
     served = serve(parts_bundle)
     runners = [load_policy(parts_bundle), load_policy(parts_bundle)]
@@ -123,6 +139,29 @@ def test_two_clients_have_their_own_histories_and_noise(serve: Serve, parts_bund
     first = ask(clients[0], **obs, guidance=np.float32([4.0]))["actions"]
     runners[0].reset(guidance=4.0)
     assert first[0].tobytes() == runners[0].step(obs).tobytes()
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_each_client_of_a_recurrent_policy_has_its_own_state(
+    backend: str, serve: Serve, recurrent_bundle: Path
+) -> None:
+    served = serve(recurrent_bundle, backend=backend)
+    runners = [load_policy(recurrent_bundle), load_policy(recurrent_bundle)]
+    clients = [joined(served)[0], joined(served)[0]]
+    draw = np.random.default_rng(0)
+    for turn in (0, 1, 1, 0, None, 0, 0, 1):
+        if turn is None:
+            assert ask(clients[0], endpoint="reset") == "reset successful"
+            runners[0].reset()
+            continue
+        obs = draw.normal(size=4).astype(np.float32)
+        found = ask(clients[turn], obs=obs)["actions"]
+        assert np.allclose(found[0], runners[turn].step(obs), atol=1e-6)
+    later, fresh = (ask(joined(served)[0] if i else clients[1], obs=OBS[:4]) for i in (0, 1))
+    assert np.abs(later["actions"] - fresh["actions"]).max() > 1e-3  # a connection begins anew
+    assert "state" in ask(clients[0], obs=OBS[:4], state=np.zeros(3, np.float32))
     for client in clients:
         client.close()
 
