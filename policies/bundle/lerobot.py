@@ -225,7 +225,7 @@ class BatchPolicy:
         obs = self._observation(batch, rows)
         if self._agent is None or self._agent.rows != rows:
             self._agent = Agent(
-                self._policy.infer, rows, self.contract.inputs, act_steps=self.act_steps,
+                self._policy.infer, rows, self._policy.inputs, act_steps=self.act_steps,
                 deterministic=self._deterministic, inputs=self._inputs,
             )  # fmt: skip
             self._agent.reset(seeds=[self._seed + row for row in range(rows)])

@@ -81,6 +81,20 @@ def test_a_batch_of_robots_acts_as_each_alone(packed: Path, bundle_of: BundleOf)
                 assert np.allclose(chunk[row, :3], alone, rtol=0, atol=1e-6), (tick, row)
 
 
+def test_the_state_of_a_recurrent_policy_lasts_until_the_reset(
+    recurrent_bundle: Path, tmp_path: Path
+) -> None:
+    packed = read_packed(write_lerobot(recurrent_bundle, tmp_path / "it") / "model.safetensors")
+    policy = BatchPolicy(packed, {"observation.state": (4,)})
+    runner, seen = load_policy(recurrent_bundle, limits=NO_LIMITS), states(1, 5)[..., :4]
+    for _ in range(2):
+        policy.reset()
+        runner.reset()
+        for now in seen:
+            found = policy.chunk({"observation.state": now})
+            assert found[0, 0].tolist() == runner.step(now[0]).tolist()
+
+
 def test_noise_that_is_given_takes_the_place_of_the_policys(
     packed: Path, bundle_of: BundleOf
 ) -> None:
