@@ -2,7 +2,7 @@
 
     python tests/policies/serving/fuzz_server.py <bundle> <seed> <frames>
 
-After every batch a valid request has to be answered as before the first one.
+The bundle reads six numbers and plans four actions of two, as those of the tests do. After every batch a valid request has to be answered as before the first one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from loading import load_module
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from trimtab.policies.serving.codec import pack, unpack
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+
+from loading import load_module  # noqa: E402
+
+from trimtab.policies.serving.codec import pack, unpack  # noqa: E402
 
 hostile = load_module(Path(__file__).with_name("hostile.py"))
 BATCH = 50
