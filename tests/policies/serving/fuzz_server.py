@@ -2,7 +2,8 @@
 
     python tests/policies/serving/fuzz_server.py <bundle> <seed> <frames>
 
-The bundle reads six numbers and plans four actions of two, as those of the tests do. After every batch a valid request has to be answered as before the first one.
+The bundle reads six numbers and plans four actions of two, as those of the tests do. After every
+batch a valid request has to be answered as before the first one.
 """
 
 from __future__ import annotations
