@@ -10,6 +10,7 @@ import re
 import runpy
 import shutil
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,21 @@ def test_the_arena_s_tables_are_recomputed_from_its_rows(arena: Arena, tmp_path:
             assert cells(path.read_text()) == near(cells(committed))
         else:
             assert alike(path.read_text(), committed)
+
+
+def test_a_humanoid_bears_three_late_ticks_and_falls_at_four() -> None:
+    with (RESULTS / "robots" / "delay.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["late"] == "actions"]
+    stood = Counter((row["network"], int(row["ticks"])) for row in rows if row["success"] == "1")
+    judged = Counter((row["network"], int(row["ticks"])) for row in rows)
+    assert len(judged) >= 10 and set(judged.values()) == {10}
+    assert all(stood[one] == (10 if one[1] < 4 else 0) for one in judged)
+
+
+def test_a_quadrotor_s_flights_are_told_apart_by_what_it_takes_for_its_last_action() -> None:
+    told = (RESULTS / "robots" / "raptor.txt").read_text(encoding="utf-8").splitlines()
+    ended = [float(re.search(r"end (\S+) m", line)[1]) for line in told]  # type: ignore[index]
+    assert ended[:2] == [0.053, 0.053] and ended[2] > 9
 
 
 def test_the_whole_search_s_table_is_recomputed_from_its_rows() -> None:

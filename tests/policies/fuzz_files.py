@@ -244,6 +244,11 @@ def main(seed: int, count: int, bundle: str = "") -> None:
             except TrimtabError:
                 continue
         sys.addaudithook(watch)
+        for name, data in files.items():  # as they are, now under the hook
+            path.write_bytes(data)
+            opened(name, path, open_weights)
+        whole_files = dict(sorted(outcomes.items()))
+        outcomes.clear()
         folder.mkdir()
         for number in range(count):
             if number % 2:
@@ -253,7 +258,11 @@ def main(seed: int, count: int, bundle: str = "") -> None:
                 for name, data in mutated_bundle(whole, draw).items():
                     (folder / name).write_bytes(data)
                 opened("bundle", folder, open_bundle)
-    found = {"outcomes": dict(sorted(outcomes.items())), "events": list(events)}
+    found = {
+        "outcomes": dict(sorted(outcomes.items())),
+        "whole files": whole_files,
+        "events": list(events),
+    }
     opened("control", path, lambda _: pickle.loads(b"cbuiltins\nlen\n."))
     print(json.dumps({**found, "events of a control": events[len(found["events"]) :]}, indent=1))
 

@@ -20,6 +20,7 @@ def test_mutated_files_are_opened_or_refused_in_one_line(
     assert not done.stderr
     found = json.loads(done.stdout)
     assert found["events"] == []
+    assert found["whole files"]["Diffusion Policy opened"] == 1
     assert found["events of a control"]  # pickle.loads, which the hook must notice
     assert found["outcomes"].keys() <= {
         f"{kind} {outcome}"

@@ -75,11 +75,24 @@ def test_open_loop_plays_all_of_a_chunk() -> None:
     assert played == [*range(8), *(8000 + i for i in range(8))]
 
 
-@pytest.mark.parametrize(("m", "expected"), [(0.1, 2.234054), (0.01, 2.323339)])
-def test_an_ensemble_weighs_the_oldest_chunk_most(m: float, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("m", "predicted", "expected"),
+    [
+        (0.1, (1, 2, 4), 2.234054),
+        (0.01, (1, 2, 4), 2.323339),
+        (0.1, (1, 0, 0), 0.367165),
+        (0.1, (0, 1, 0), 0.332225),
+        (0.1, (0, 0, 1), 0.300610),
+    ],
+)
+def test_an_ensemble_weighs_the_oldest_chunk_most(
+    m: float, predicted: tuple[int, int, int], expected: float
+) -> None:
     mode = TemporalEnsemble(m=m)
     mode.begin()
-    for tick, one in enumerate((chunk(0, 0, 0, 1), chunk(1, 0, 2), chunk(2, 4))):
+    oldest, middle, newest = predicted
+    chunks = chunk(0, 0, 0, oldest), chunk(1, 0, middle), chunk(2, newest)
+    for tick, one in enumerate(chunks):
         mode.add(one, tick)
     action = mode.at(2)
     assert action is not None and abs(action.item() - expected) < 1e-6

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -299,6 +300,16 @@ def test_frames_over_the_bound_close_the_connection(served: Any) -> None:
         assert closed_with(client) == 1009
 
 
+def test_a_megabyte_is_read_and_one_byte_more_is_not(serve: Serve, bundle_of: BundleOf) -> None:
+    served = serve(bundle_of("flow"), bounds=Bounds(most_bytes=1 << 20))
+    with joined(served)[0] as client:
+        client.send(b"\0" * (1 << 20))
+        assert str(client.recv(60)).startswith("frame: ")
+    with joined(served)[0] as client:
+        client.send(b"\0" * ((1 << 20) + 1))
+        assert closed_with(client) == 1009
+
+
 def handshake(port: int, *, extensions: str = "") -> tuple[socket.socket, bytes]:
     """Open a websocket by hand; return it with the answer's head."""
     raw = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -341,11 +352,14 @@ def test_a_bomb_of_zeros_is_never_inflated(served: Any) -> None:
 
 
 def test_a_slow_client_is_closed_and_others_are_served(serve: Serve, bundle_of: BundleOf) -> None:
+    assert Bounds().handshake_seconds == 10.0
     bounds = Bounds(handshake_seconds=0.5, message_seconds=0.5, idle_seconds=1.0)
     served = serve(bundle_of("flow"), bounds=bounds)
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as half:
+        begun = time.monotonic()
         half.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
         read_to_end(half)  # which ends, as the server has closed it
+        assert time.monotonic() - begun > 0.4
     raw, _ = handshake(served.port)
     with raw:  # a first fragment, and no second one
         raw.sendall(bytes([0x02, 0x81]) + bytes(4) + b"\xc0")
@@ -438,7 +452,8 @@ def test_a_killed_worker_costs_one_answer_and_no_history(serve: Serve, parts_bun
     ]
     noise = np.zeros((4, 2), np.float32)
     with joined(served)[0] as client, joined(served)[0] as other:
-        ask(client, **obs[0], noise=noise)
+        for one in (client, other):
+            ask(one, **obs[0], noise=noise)
         held = threading.Event()
 
         def freeze_and_kill() -> None:
@@ -455,11 +470,18 @@ def test_a_killed_worker_costs_one_answer_and_no_history(serve: Serve, parts_bun
         held.wait(60)
         assert ask(client, **obs[1], noise=noise).startswith("worker: ")
         killer.join()
-        assert ask(other, **obs[0], noise=noise)["actions"].shape == (2, 2)
-        found = ask(client, **obs[2], noise=noise)["actions"]
-    past = {name: np.stack([obs[1][name], obs[2][name]])[None] for name in obs[0]}
-    local = runner.predict({**past, "guidance": np.float32([[1.5]])}, noise[None])
-    assert found.tobytes() == local[0, :2].tobytes()
+        raw, _ = handshake(served.port)  # a client that dies within its request
+        raw.sendall(bytes([0x02, 0x81]) + bytes(4) + b"\xc0")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw.close()
+        found = {
+            (1, 2): ask(client, **obs[2], noise=noise)["actions"],
+            (0, 1): ask(other, **obs[1], noise=noise)["actions"],
+        }
+    for seen, action in found.items():
+        past = {name: np.stack([obs[i][name] for i in seen])[None] for name in obs[0]}
+        local = runner.predict({**past, "guidance": np.float32([[1.5]])}, noise[None])
+        assert action.tobytes() == local[0, :2].tobytes()
 
 
 def test_a_hanging_worker_is_given_up_while_the_server_answers(
