@@ -182,11 +182,29 @@ def export_policy(
     if not weights and not network:  # which is a graph alone anyway
         write = functools.partial(export_black_box, write)
     if not lerobot:
-        return write(target)
+        had = _stated(target) | (_stated(bundle) - {"a warning"})  # the source's own is told of
+        errors = write(target)
+        if lost := sorted(had - _stated(target)):
+            logger.warning(
+                "%s: what the bundle before stated is left out: %s; write it again if it has to "
+                "hold", out, ", ".join(lost),
+            )  # fmt: skip
+        return errors
     with tempfile.TemporaryDirectory() as folder:
         errors = write(Path(folder) / "bundle")
         write_lerobot(Path(folder) / "bundle", target)
     return errors
+
+
+def _stated(folder: Path) -> set[str]:
+    """Return what a bundle says for its robot's safety: the names of its limits, and a warning."""
+    try:
+        config = read_json(folder / CONFIG, "export")
+        return {f"limits.{name}" for name in config.get("limits") or {}} | (
+            {"a warning"} if config.get("warning") else set()
+        )
+    except (TrimtabError, AttributeError, TypeError):
+        return set()  # there is none, or it is damaged, which is told elsewhere
 
 
 def check_beside(command: str, bundle: Path, target: Path) -> None:

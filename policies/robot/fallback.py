@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.robot.limits import beyond
 from trimtab.policies.robot.plan import Array
 
 Limit = NDArray[np.floating[Any]]
@@ -104,8 +105,7 @@ class SafeAction(Fallback):
     def check(self, low: Limit, high: Limit) -> None:
         """Check that the safe action has the robot's length and is within its limits."""
         safe = np.array(self.safe, np.float32)
-        inside = len(safe) == len(low) and bool(np.all((low <= safe) & (safe <= high)))
-        if not inside:  # a NaN is not inside either
+        if len(safe) != len(low) or beyond(safe, low, high).any():
             raise TrimtabError(
                 f"fallback: safe={list(self.safe)}: give {len(low)} numbers within the limits of "
                 f"the commands, {low.tolist()} to {high.tolist()}"

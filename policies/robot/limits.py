@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.limits import NO_LIMITS, Limits, Values
 from trimtab.policies.robot.plan import Array
 
-__all__ = ["Limiter", "check_limited", "limited_velocity"]
+__all__ = ["Limiter", "beyond", "check_limited", "limited_velocity"]
 
 
 def check_limited(contract: Contract, given: Limits | None, where: str) -> None:
@@ -78,6 +78,18 @@ def limited_velocity(
     return np.where(found == asked, goal, v + found * period), found
 
 
+def beyond(command: ArrayLike, low: ArrayLike, high: ArrayLike) -> NDArray[np.bool_]:
+    """Return which entries of a command are beyond a range, or are no number, ``[A]``.
+
+    Ends are rounded inward to float32 numbers, so an end as it was written may lie beyond it by its
+    rounding: that far counts as within.
+    """
+    values, least, most = (np.asarray(one, np.float32) for one in (command, low, high))
+    slack = 2 * np.spacing(np.abs(values))
+    inside: NDArray[np.bool_] = (values >= least - slack) & (values <= most + slack)
+    return ~inside
+
+
 class Limiter:
     """Applies limits to one command after another.
 
@@ -126,11 +138,12 @@ class Limiter:
         """
         if command is None or self._period is None:
             return
-        for entry in np.flatnonzero((command < self.low) | (command > self.high)):
+        for entry in np.flatnonzero(beyond(command, self.low, self.high)):
             raise TrimtabError(
                 f"action: entry {entry} is {command[entry]:g}, beyond the limits of the commands, "
                 f"{self.low[entry]:g} to {self.high[entry]:g}, and rates are limited; check its "
-                "units, or clip it"
+                "units; a robot that stands there has to be moved into the range by its own "
+                "controller first"
             )
 
     def begin(self, command: Array | None = None) -> None:
@@ -147,7 +160,9 @@ class Limiter:
         if command is None and self._of_velocities and np.all((self.low <= 0) & (self.high >= 0)):
             command = np.zeros(len(self.low), np.float32)
         self.count = 0
-        self._last = self._goal = None if command is None else command.astype(np.float64)
+        if command is not None:  # which may be beyond the range by its rounding
+            command = np.clip(command.astype(np.float64), self.low, self.high)
+        self._last = self._goal = command
         self._rate = np.zeros(len(self.low))  # change of the command a second, at the last tick
 
     def require_begun(self) -> None:

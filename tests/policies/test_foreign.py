@@ -176,7 +176,9 @@ def test_a_recurrent_state_lasts_until_the_reset(tmp_path: Path, kind: str) -> N
         export_policy(source, str(again), limits={"speed": 2.0})
     export_policy(source, str(again), limits={"velocity": 1e6})
     assert load_bundle(again).config["limits"] == {"velocity": 1e6}
-    assert [load_policy(again).step(rows[0]).tolist()] == [played[0].tolist()]
+    runner = load_policy(again)
+    runner.reset(action=played[0])
+    assert runner.step(rows[0]).tolist() == played[0].tolist()
 
 
 def _by_hand(kind: str, weights: Any, start: Any, rows: Any) -> Any:
@@ -468,6 +470,20 @@ def test_no_tag_of_a_contract_is_carried_out(tmp_path: Path) -> None:
     place.write_text("task: a\ncontrol_rate: 1\ncontrol_rate: 2\n")
     with pytest.raises(TrimtabError, match=r"is no YAML .line 3: found duplicate key control_rate"):
         export_policy(str(network), str(tmp_path / "bundle"), contract=str(place))
+
+
+def test_an_export_that_leaves_limits_out_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = linear(tmp_path / "n.onnx", np.eye(2, dtype=np.float32))
+    limits = {"velocity": 1.0, "acceleration": 5.0}
+    opened(network, tmp_path, **LINEAR, limits=limits)
+    bundle = str(tmp_path / "bundle")
+    export_policy(bundle, str(tmp_path / "copy"), limits={"velocity": 0.5})
+    opened(network, tmp_path, **LINEAR)  # over the bundle that had limits
+    copied, replaced = (said for said in caplog.messages if "left out" in said)
+    assert "copy: what the bundle before stated is left out: limits.acceleration; " in copied
+    assert "left out: limits.acceleration, limits.velocity; " in replaced
 
 
 def test_an_export_replaces_no_bundle_of_another_policy(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ class JointPolicy:
     ) -> None:
         if policy.control_rate is None or policy.fallback is None:
             raise TrimtabError("joint policy: it needs a control rate and a fallback")
+        if policy.limits.of_velocities:
+            raise TrimtabError("joint policy: it sends positions, and the policy has velocities")
         count, observed = len(joints), policy.contract.observed
         kinds = [n for n in (1, 2) if observed == {"obs": ((n * count,), "float32")}]
         if policy.action_dim != count or not kinds:

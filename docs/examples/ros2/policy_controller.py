@@ -52,6 +52,7 @@ class PolicyController:
         observed = {"obs": ((len(self.states),), "float32")}
         fits = self.policy.contract.observed == observed
         fits &= self.policy.action_dim == len(self.joints)
+        fits &= not self.policy.limits.of_velocities  # it sends positions
         right = fits and update_rate == self.policy.control_rate
         return CallbackReturn.SUCCESS if right else CallbackReturn.FAILURE
 

@@ -111,6 +111,21 @@ def test_after_ticks_that_were_left_out_the_robot_starts_from_rest() -> None:
     assert np.allclose(np.diff(played, prepend=0.0), [0.02, 0.04, 0.06, 0.02, 0.04])
 
 
+def test_a_robot_at_the_end_of_the_range_is_within_it() -> None:
+    """The ends are rounded inward to float32: 0.1 as it is read lies beyond 0.1 as it is kept."""
+    limiter = Limiter.of(Limits(velocity=1.0, low=-0.1, high=0.1), [-1.0], [1.0], 0.02)
+    stands = np.float32([0.1])
+    assert stands > limiter.high
+    limiter.begin(stands)
+    assert limiter.apply(stands) <= limiter.high
+    SafeAction(safe=(0.1,)).check(limiter.low, limiter.high)
+    for far in (0.1000001, 0.2, np.nan):
+        with pytest.raises(TrimtabError, match="give 1 numbers within"):
+            SafeAction(safe=(far,)).check(limiter.low, limiter.high)
+    with pytest.raises(TrimtabError, match="into the range by its own controller first"):
+        limiter.begin(np.float32([0.2]))
+
+
 def test_a_command_in_force_beyond_the_range_is_refused_where_rates_are_limited() -> None:
     runner = numbered(limit=1.0, limits=Limits(velocity=1.0))
     runner.reset(action=[1.0])

@@ -15,23 +15,26 @@ import numpy as np
 import pytest
 import yaml
 from loading import load_module
-from numbered import model_of
 from onnx import TensorProto, helper
 from rosbags.typesys import Stores, get_typestore
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.files import Contract
-from trimtab.policies.runtime import Hold, PolicyRunner, RealTimeChunking, RecedingHorizon
+from trimtab.policies.runtime import Hold, Limits, PolicyRunner, RealTimeChunking, RecedingHorizon
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "examples" / "ros2"
 joint_policy = load_module(EXAMPLE / "joint_policy.py")
 controller = load_module(EXAMPLE / "policy_controller.py")
-numbered = load_module(Path(__file__).with_name("numbered.py")).numbered
+_numbers = load_module(Path(__file__).with_name("numbered.py"))
+model_of, numbered = _numbers.model_of, _numbers.numbered
 JOINTS = ["shoulder", "elbow"]
 HORIZON, MS = 8, 10**6
 STEADY, ROS = 5_000 * MS, 1_700_000_000_000 * MS  # what the two clocks say at first
 STORE = get_typestore(Stores.ROS2_HUMBLE)
 ERROR, OK = controller.ReturnType.ERROR, controller.ReturnType.OK
+
+
+VELOCITIES = Limits(acceleration=1.0, of_velocities=True)
 
 
 def policy(**settings: Any) -> PolicyRunner:
@@ -230,6 +233,7 @@ def test_a_timer_that_fires_late_and_early_shifts_nothing() -> None:
     ("settings", "joints", "commanded", "word"),
     [
         ({"fallback": None}, JOINTS, None, "needs a control rate and a fallback"),
+        ({"limits": VELOCITIES}, JOINTS, None, "the policy has velocities"),
         ({}, ["shoulder"], None, "not one of 1 joints"),
         ({}, ["elbow", "elbow"], None, "missing or there twice"),
         ({}, JOINTS, ["elbow", "wrist"], "missing or there twice"),
