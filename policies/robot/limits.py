@@ -160,9 +160,10 @@ class Limiter:
         if command is None and self._of_velocities and np.all((self.low <= 0) & (self.high >= 0)):
             command = np.zeros(len(self.low), np.float32)
         self.count = 0
-        if command is not None:  # which may be beyond the range by its rounding
-            command = np.clip(command.astype(np.float64), self.low, self.high)
-        self._last = self._goal = command
+        self._last: Values | None = None
+        if command is not None:  # it may be beyond the range by its rounding
+            self._last = np.clip(command.astype(np.float64), self.low, self.high)
+        self._goal = self._last
         self._rate = np.zeros(len(self.low))  # change of the command a second, at the last tick
 
     def require_begun(self) -> None:
