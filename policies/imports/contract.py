@@ -260,8 +260,6 @@ class _Reader:
                 "them, or write raw or scaled"
             )
         low, high = self.ends(action)
-        if "default" in action:
-            self.inside(low, high)
         gained = self.section(top.get("gains"), "gains", "stiffness", "damping")
         gains = {name: self.by_joint(value, f"gains.{name}") for name, value in gained.items()}
         for name, values in gains.items():
@@ -275,6 +273,9 @@ class _Reader:
             for name in limits.keys() - {"workspace"}
             if isinstance(limits[name], dict)
         }
+        if "default" in action:
+            self.inside(action, "action")
+            self.inside(limits, "limits")
         if limits:
             limits = Limits.parse(limits, self.where).to_json()
         rate = top.get("control_rate")
@@ -408,16 +409,18 @@ class _Reader:
                     f"to an action in {theirs}; give both sides one unit, or numbers to subtract"
                 )
 
-    def inside(self, low: Numbers, high: Numbers) -> None:
-        """Check that the default pose is within the limits of the action, where it has them."""
-        limits = zip(self.pose, low, high, strict=True) if low else ()
-        for index, (pose, least, most) in enumerate(limits):
-            if not least <= pose <= most:
-                at = self.robot[index] if self.robot else index
-                raise self.refusal(
-                    f"action.default: {pose:g} of {at} is outside of its limits, {least:g} to "
-                    f"{most:g}; look at its unit and its order"
-                )
+    def inside(self, section: Mapping[str, Any], where: str) -> None:
+        """Check that the default pose is within ``low`` and ``high`` of a section that has them."""
+        for end, sign in (("low", -1), ("high", 1)):
+            stated = section.get(end)
+            bounds = self.pose if stated is None else self.by_joint(stated, f"{where}.{end}")
+            for index, (pose, bound) in enumerate(zip(self.pose, bounds, strict=True)):
+                if sign * pose > sign * bound:
+                    at = self.robot[index] if self.robot else index
+                    raise self.refusal(
+                        f"action.default: {pose:g} of {at} is beyond {where}.{end}, {bound:g}; "
+                        "look at its unit and its order"
+                    )
 
     def order(self, value: Any, names: Sequence[str]) -> tuple[str, ...]:
         """Return the terms in the order in which the network reads them."""

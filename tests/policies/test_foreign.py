@@ -444,7 +444,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "pose beyond the limits": (
         {"action": {"default": [0.5, 20], "low": -1, "high": 1}},
-        "action.default: 20 of 1 is outside of its limits, -1 to 1",
+        "action.default: 20 of 1 is beyond action.high, 1; look at its unit",
+    ),
+    "pose beyond what the robot keeps": (
+        {
+            "joints": {"robot": ["a", "b"]},
+            "action": {**WIDE, "default": [0, -0.5]},
+            "limits": {"velocity": 1.0, "low": {"a": -1, "b": -0.25}},
+        },
+        "action.default: -0.5 of b is beyond limits.low, -0.25; look at its unit",
+    ),
+    "pose beyond a limit of all": (
+        {"action": {**WIDE, "default": [0.3, 0]}, "limits": {"high": 0.25}},
+        "action.default: 0.3 of 0 is beyond limits.high, 0.25",
     ),
     "rate": ({"control_rate": -1}, "control_rate"),
     "chunk": ({"action": {**WIDE, "act_steps": 2}}, "act_steps=2: the network gives 1"),
