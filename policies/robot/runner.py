@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections import Counter
 from collections.abc import Mapping
@@ -198,6 +199,9 @@ class PolicyRunner(OnnxPolicy):
     ) -> Array:
         """Return the action ``[A]`` of this control tick, raw units, inside the limits.
 
+        A command is in force once it is returned. If anything else ends the call, such as Ctrl+C,
+        rates are limited from the command before on, and that is what a fallback goes by.
+
         Args:
             obs: the observation of this tick ``[O]``, or its parts, raw units. It is checked on
                 every tick, also on those that play an action predicted earlier. None if there is
@@ -230,8 +234,10 @@ class PolicyRunner(OnnxPolicy):
         self._watch_workspace(observed)
         action: Array | None = None
         self.chunk_distance = None
+        limiter = copy.copy(self._limiter)  # which replaces its arrays, and writes to none
         try:
-            action = self._play(observed, now)
+            action = limiter.apply(self._wanted(observed, now), now - self._last_tick)
+            self.counts["limited"] = limiter.count
         except TrimtabError:
             raise
         except BaseException:  # such as Ctrl+C: the answer is lost, or may be
@@ -244,10 +250,12 @@ class PolicyRunner(OnnxPolicy):
                 left = bool(self.outside)
                 self._log.tick(now, observed, reported, action, self.score, outside=left)
                 self.counts["unlogged"] = self._log.lost
+        # Last, so that no interruption comes between; and the caller may write to what it gets.
+        self._last, self._last_tick, self._limiter = action.copy(), now, limiter
         return action
 
-    def _play(self, observed: ArrayObs | None, now: int) -> Array:
-        """Return the action of tick ``now``; ask for a chunk if one is due."""
+    def _wanted(self, observed: ArrayObs | None, now: int) -> Array:
+        """Return what is to be played at tick ``now``, not yet limited; ask for a chunk if due."""
         self._timeline.advance(now)
         self._take_answer()
         if observed is not None and self._timeline.due and not self.outside:
@@ -257,10 +265,7 @@ class PolicyRunner(OnnxPolicy):
             self._agent.observe(observed)
         planned = self._timeline.planned()
         self.counts["empty"] += planned is None
-        action = self._limiter.apply(self._chosen(planned), now - self._last_tick)
-        self._last, self._last_tick = action.copy(), now  # the caller may write to what it gets
-        self.counts["limited"] = self._limiter.count
-        return action
+        return self._chosen(planned)
 
     def _watch_workspace(self, observed: ArrayObs | None) -> None:
         """Look whether the robot's position is in its workspace; outside, the plan is dropped.

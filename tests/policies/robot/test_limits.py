@@ -11,9 +11,11 @@ from loading import load_module
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.robot.limits import Limiter, limited_velocity
-from trimtab.policies.runtime import Limits, RecedingHorizon, SafeAction
+from trimtab.policies.robot.log import TickLog
+from trimtab.policies.runtime import Hold, Limits, RecedingHorizon, SafeAction
 
-numbered = load_module(Path(__file__).with_name("numbered.py")).numbered
+_module = load_module(Path(__file__).with_name("numbered.py"))
+numbered = _module.numbered
 WIDE = np.float32([-100.0]), np.float32([100.0])
 RANGE = np.float32([-1.0]), np.float32([1.0])
 
@@ -204,6 +206,30 @@ def test_a_runner_limits_the_plan_and_the_fallback_from_the_command_in_force() -
     assert np.allclose([runner.step(None).item() for _ in range(3)], [4.0, 3.5, 3.0])
     assert runner.counts["limited"] == 6
     assert np.allclose(runner.plan().actions[0], 13.0)  # the plan itself is not limited
+
+
+class Interrupted(TickLog):
+    """A log that Ctrl+C interrupts at tick 2, when its action is chosen and limited."""
+
+    def tick(self, tick: int, *given: Any, **named: Any) -> None:
+        if tick == 2:
+            raise KeyboardInterrupt
+        super().tick(tick, *given, **named)
+
+
+def test_a_command_that_the_caller_never_got_is_not_the_one_in_force(tmp_path: Path) -> None:
+    runner = numbered(
+        mode=RecedingHorizon(8),
+        limits=Limits(velocity=25.0),
+        fallback=Hold(),
+        log=Interrupted(tmp_path / "log", _module.contract(), {}),
+    )
+    for following in ([7.0], None):
+        runner.reset(action=[3.0])
+        assert [runner.step([7.0]).item() for _ in range(2)] == [3.5, 4.0]
+        with pytest.raises(KeyboardInterrupt):
+            runner.step([7.0])
+        assert runner.step(following).item() == (4.0 if following is None else 4.5)
 
 
 @pytest.mark.parametrize(
