@@ -143,7 +143,7 @@ def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
         chosen = {name: _number_of(name, part, chosen[name])}
     try:
         given = np.asarray(chosen.get(name, part.given))
-        if given.dtype.kind not in "biuf":  # numpy would parse text as a number
+        if given.dtype.kind not in "iuf":  # numpy would parse text as a number, and true as 1
             raise TypeError(given.dtype)
         with np.errstate(over="ignore"):  # too large values become infinite, which is refused below
             value: Array = np.array(np.broadcast_to(given.astype(np.float32), part.shape))

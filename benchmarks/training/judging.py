@@ -218,7 +218,7 @@ class BundleJudge:
         if measured:
             delay_ms = self.measured_ms(backend, mode)
         try:
-            delay = float(delay_ms)
+            delay = math.nan if isinstance(delay_ms, bool) else float(delay_ms)
         except (TypeError, ValueError):
             delay = math.nan
         if not 0 <= delay <= 1e9:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from trimtab.errors import TrimtabError, nearest
 from trimtab.limits import inward
 from trimtab.policies.bundle.workspace import Workspace, finite_numbers
+from trimtab.settings import fits
 
 __all__ = ["NO_LIMITS", "Limits", "Values"]
 
@@ -53,7 +54,13 @@ class Limits:
         for name in _TIGHTER:
             value = getattr(self, name)
             if isinstance(value, list | np.ndarray):  # such as a robot's own table
-                object.__setattr__(self, name, tuple(value))
+                value = tuple(value)
+                object.__setattr__(self, name, value)
+            listed = value if isinstance(value, tuple) else () if value is None else (value,)
+            signed = name not in _RATES
+            if not all(fits(one, float) and (signed or one > 0) for one in listed):
+                kind = "numbers" if signed else "positive numbers"
+                raise TrimtabError(f"limits: {name}={value}: give {kind}")
         box: Any = self.workspace
         if box is not None and not isinstance(box, Workspace):  # such as of a robot's own YAML
             object.__setattr__(self, "workspace", Workspace.parse(box))
@@ -64,14 +71,6 @@ class Limits:
                 "limits: jerk is limited of velocities alone (of_velocities=True): a far position "
                 "would be passed again and again; limit velocity and acceleration"
             )
-        for name in _RATES:
-            value = getattr(self, name)
-            try:
-                right = value is None or bool(np.all(np.asarray(value, np.float64) > 0))
-            except (TypeError, ValueError):
-                right = False
-            if not right:
-                raise TrimtabError(f"limits: {name}={value}: give positive numbers")
 
     @classmethod
     def parse(cls, stated: Any, where: str) -> Limits:
@@ -196,22 +195,16 @@ class Limits:
     def _of(self, name: str, otherwise: float, dim: int) -> Values:
         value = getattr(self, name)
         try:
-            found = np.broadcast_to(
+            return np.broadcast_to(
                 np.asarray(otherwise if value is None else value, np.float64), (dim,)
             )
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise TrimtabError(f"limits: {name}={value!r}: give one number, or {dim}") from error
-        if np.isnan(found).any():
-            raise TrimtabError(f"limits: {name}={value!r}: is not a number")
-        return found
 
 
 def _limiting(value: Any) -> bool:
-    """Return whether a limit bounds any entry; one that is no number is refused elsewhere."""
-    try:
-        return value is not None and not np.all(np.isinf(np.asarray(value, np.float64)))
-    except (TypeError, ValueError):
-        return True
+    """Return whether a limit bounds any entry."""
+    return value is not None and not np.all(np.isinf(value))
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -19,6 +19,7 @@ from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.robot.modes import Mode, check_mode
 from trimtab.policies.robot.plan import Array
 from trimtab.policies.robot.timeline import Timeline
+from trimtab.settings import fits
 
 __all__ = ["DelayedAgent", "Latency", "Timing"]
 
@@ -38,12 +39,12 @@ class Latency:
     drop: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.delay <= 1e6 and 0 <= self.jitter <= 10):
-            raise TrimtabError(
-                f"latency: delay={self.delay}, jitter={self.jitter}: give a delay of at least 0 "
-                "and at most 1e6 seconds, and a jitter of at least 0 and at most 10"
-            )
-        if not 0 <= self.drop < 1:
+        for name, value, most, unit in (
+            ("delay", self.delay, 1e6, " seconds"), ("jitter", self.jitter, 10.0, ""),
+        ):  # fmt: skip
+            if not (fits(value, float) and 0 <= value <= most):
+                raise TrimtabError(f"latency: {name}={value}: give from 0 to {most:g}{unit}")
+        if not (fits(self.drop, float) and 0 <= self.drop < 1):
             raise TrimtabError(f"latency: drop={self.drop}: give a share from 0 to below 1")
         if self.jitter and not self.delay:
             raise TrimtabError(f"latency: jitter={self.jitter}: it scales a delay; give one")

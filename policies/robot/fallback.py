@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trimtab.errors import TrimtabError
 from trimtab.policies.robot.limits import beyond
 from trimtab.policies.robot.plan import Array
+from trimtab.settings import fits
 
 Limit = NDArray[np.floating[Any]]
 
@@ -124,11 +125,7 @@ class Damp(SafeAction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            right = 0.0 <= self.keep < 1.0
-        except TypeError:
-            right = False
-        if not right:
+        if not (fits(self.keep, float) and 0.0 <= self.keep < 1.0):
             raise TrimtabError(f"fallback: keep={self.keep}: give a number from 0 to below 1")
 
     def action(self, last: Array | None, planned: Array | None) -> Array | None:

@@ -24,6 +24,7 @@ from trimtab.policies.agent import ArrayObs
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.onnx_policy import OnnxPolicy, read_policy
 from trimtab.policies.robot.plan import Array
+from trimtab.settings import fits
 
 __all__ = ["InLine", "Inference", "Worker"]
 
@@ -107,7 +108,7 @@ class Worker(Inference):
     """
 
     def __init__(self, folder: str | Path, contract: Contract, seconds: float = 5.0) -> None:
-        if not (math.isfinite(seconds) and seconds > 0):
+        if not (fits(seconds, float) and 0 < seconds < math.inf):
             raise TrimtabError(f"load_policy: timeout={seconds}: give a positive number of seconds")
         self._folder, self._contract = str(Path(folder).absolute()), contract
         self._where, self._seconds = f"bundle {folder}", seconds

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from trimtab.errors import TrimtabError
 from trimtab.policies.robot.plan import Array
 from trimtab.policies.robot.runner import PolicyRunner
+from trimtab.settings import fits
 
 __all__ = ["PHASES", "Clock", "LoopReport", "MonotonicClock", "Phase", "control_loop"]
 
@@ -189,10 +190,10 @@ def _rate(policy: PolicyRunner, given: float | None) -> float:
         raise TrimtabError(
             f"control loop: rate={given}: the policy was trained at {known:g} Hz; leave rate out"
         )
-    rate = float(known if given is None else given)  # type: ignore[arg-type]
-    if not (math.isfinite(rate) and rate > 0):
+    rate = known if given is None else given
+    if not (fits(rate, float) and 0 < rate < math.inf):  # type: ignore[operator]
         raise TrimtabError(f"control loop: rate={given}: give a positive number of Hz")
-    return rate
+    return float(rate)  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from trimtab.errors import TrimtabError, nearest
 from trimtab.policies.agent import PREVIOUS, RESTART, WEIGHTS, PolicyInputs
 from trimtab.policies.memory import STATE
 from trimtab.policies.robot.plan import Array, Chunk
+from trimtab.settings import fits
 
 Weights = NDArray[np.float64]
 
@@ -109,11 +110,7 @@ class TemporalEnsemble(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            right = bool(np.isfinite(self.m))
-        except TypeError:
-            right = False
-        if not right:
+        if not (fits(self.m, float) and np.isfinite(self.m)):
             raise TrimtabError(f"mode: m={self.m}: give a finite number")
 
     def begin(self) -> None:
@@ -155,11 +152,7 @@ class Blended(Mode):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            right = 0.0 < self.share <= 1.0
-        except TypeError:
-            right = False
-        if not right:
+        if not (fits(self.share, float) and 0.0 < self.share <= 1.0):
             raise TrimtabError(f"mode: share={self.share}: give a number above 0 and at most 1")
         if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 0:
             raise TrimtabError(f"mode: ramp={self.ramp}: give a whole number of ticks, at least 0")
@@ -253,7 +246,7 @@ class RealTimeChunking(RecedingHorizon):
         for name, value in (("end", 0 if self.end is None else self.end), ("delay", self.delay)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise TrimtabError(f"mode: {name}={value}: give a whole number, at least 0")
-        if not (isinstance(self.quantile, float | int) and 0 < self.quantile <= 1):
+        if not (fits(self.quantile, float) and 0 < self.quantile <= 1):
             raise TrimtabError(f"mode: quantile={self.quantile}: give a number above 0, at most 1")
 
     def begin(self) -> None:

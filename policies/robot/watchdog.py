@@ -16,6 +16,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.checked import checked_array
 from trimtab.policies.robot.fallback import Fallback
 from trimtab.policies.robot.plan import Array
+from trimtab.settings import fits
 
 __all__ = ["CommandWatchdog"]
 
@@ -44,7 +45,7 @@ class CommandWatchdog:
     """
 
     def __init__(self, fallback: Fallback, timeout: float) -> None:
-        if not (math.isfinite(timeout) and timeout > 0):
+        if not (fits(timeout, float) and 0 < timeout < math.inf):
             raise TrimtabError(f"watchdog: timeout={timeout}: give a positive number of seconds")
         self._fallback, self._timeout = fallback, timeout
         self._command: Array | None = None

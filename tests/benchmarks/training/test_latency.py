@@ -185,7 +185,7 @@ def test_the_delay_of_this_machine(bundle: Path) -> None:
     assert all("measured=True" in row.policy for row in rows)
     with pytest.raises(TrimtabError, match="backend=onyx: .*onnx"):
         judge.timed("onyx", delay_ms="measured")
-    for wrong in ("soon", "-5", "nan"):
+    for wrong in ("soon", "-5", "nan", True):
         with pytest.raises(TrimtabError, match=f"delay_ms={wrong}: give a number from 0"):
             judge.timed(delay_ms=wrong)
 

@@ -148,6 +148,7 @@ def test_nothing_is_held_before_a_command_is_known() -> None:
             r"commands, \[-1000000.0\] to \[0.5\]",
         ),
         (lambda: Damp(safe=(0.0,), keep=1.0), "keep=1.0"),
+        (lambda: Damp(safe=(0.0,), keep=False), "keep=False"),
         (lambda: Damp(safe=(0.0,), keep="half"), "keep=half"),  # type: ignore[arg-type]
         (lambda: SafeAction(safe=0.0), "tuple of numbers"),  # type: ignore[arg-type]
         (lambda: SafeAction(safe="ab"), "tuple of numbers"),  # type: ignore[arg-type]

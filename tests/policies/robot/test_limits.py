@@ -241,7 +241,9 @@ def test_a_command_that_the_caller_never_got_is_not_the_one_in_force(tmp_path: P
         (lambda: Limits(velocity=float("nan")), "positive"),
         (lambda: Limiter.of(Limits(velocity=(1.0, 2.0, 3.0)), *WIDE, 0.1), "one number, or 1"),
         (lambda: Limiter.of(Limits(low=200.0), *WIDE, 0.1), "leave no command"),
-        (lambda: Limiter.of(Limits(low=float("nan")), *WIDE, 0.1), "not a number"),
+        (lambda: Limits(low=float("nan")), "low=nan: give numbers"),
+        (lambda: Limits(high=(True, 1.0)), "high=.True, 1.0.: give numbers"),
+        (lambda: Limits(velocity=True), "velocity=True: give positive numbers"),
         (lambda: Limiter.of(Limits(velocity=1.0), *WIDE, None), "no control rate"),
         (lambda: Limits(velocity="fast"), "positive numbers"),  # type: ignore[arg-type]
     ],

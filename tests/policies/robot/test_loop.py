@@ -194,3 +194,6 @@ def test_a_wrong_loop_is_refused(settings: dict[str, Any], word: str) -> None:
     policy.step([0.0])
     with pytest.raises(TrimtabError, match="call its reset first"):
         control_loop(policy, lambda: [0.0], lambda _: None, ticks=1)
+    policy.control_rate = None  # as of a task without a clock
+    with pytest.raises(TrimtabError, match="rate=True: give a positive number"):
+        control_loop(policy, lambda: [0.0], lambda _: None, ticks=1, rate=True)

@@ -334,7 +334,9 @@ def test_the_plan_shows_what_will_be_played() -> None:
         (lambda: RecedingHorizon(2.5), "whole number"),  # type: ignore[arg-type]
         (lambda: numbered(mode=RecedingHorizon(9)), "a chunk has 8 actions"),
         (lambda: TemporalEnsemble(m=float("nan")), "finite"),
+        (lambda: TemporalEnsemble(m=True), "m=True"),
         (lambda: Blended(share=0.0), "share=0.0"),
+        (lambda: Blended(share=True), "share=True"),
         (lambda: Blended(ramp=-1), "ramp=-1"),
         (lambda: Blended(share="half"), "share=half"),  # type: ignore[arg-type]
         (lambda: TemporalEnsemble(m=None), "m=None"),  # type: ignore[arg-type]
@@ -342,6 +344,7 @@ def test_the_plan_shows_what_will_be_played() -> None:
         (lambda: RealTimeChunking(end=-1), "end=-1"),
         (lambda: RealTimeChunking(delay=0.5), "delay=0.5"),  # type: ignore[arg-type]
         (lambda: RealTimeChunking(quantile=0.0), "quantile=0.0"),
+        (lambda: RealTimeChunking(quantile=True), "quantile=True"),
         (
             lambda: check_mode(
                 RealTimeChunking(4), PolicyInputs(), horizon=8, act_steps=4, late=True

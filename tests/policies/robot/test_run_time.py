@@ -131,6 +131,7 @@ def test_a_fixed_noise_is_that_of_every_decision(
 
 
 NOISY = PolicyInputs((2, 3))
+MIXED = PolicyInputs((2, 3), {"mix": Part((1,), given=0.5)})
 CHOOSING = PolicyInputs((2, 3), {"steps": Part((1,), given=0.0, choices=(5, 1))})
 
 
@@ -141,6 +142,7 @@ CHOOSING = PolicyInputs((2, 3), {"steps": Part((1,), given=0.0, choices=(5, 1))}
         (NOISY, {"noise": np.full((2, 3), np.nan)}, "input noise: must be finite"),
         (NOISY, {"noise": np.zeros((2, 3), object)}, "input noise: give a number"),
         (NOISY, {"noise": "ticket.npy"}, "input noise: give a number"),
+        (MIXED, {"mix": True}, "input mix: give a number"),
         (NOISY, {"sampling_steps": 1}, "no input 'sampling_steps'; it has noise"),
         (PolicyInputs(), {"noise": np.zeros(0)}, "no input 'noise'; it has none"),
         (CHOOSING, {"steps": 2}, "steps: 2 is no choice of the policy; take 5, 1"),

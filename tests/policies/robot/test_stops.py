@@ -229,8 +229,9 @@ def test_a_command_after_the_time_is_too_late_even_if_nobody_looked() -> None:
 
 
 def test_a_wrong_watchdog_is_refused() -> None:
-    with pytest.raises(TrimtabError, match="timeout=nan"):
-        CommandWatchdog(Hold(), math.nan)
+    for wrong in (math.nan, True):
+        with pytest.raises(TrimtabError, match=f"timeout={wrong}"):
+            CommandWatchdog(Hold(), wrong)
     with pytest.raises(TrimtabError, match="give 2 numbers"):
         CommandWatchdog(SafeAction(safe=(0.0,)), 0.1).begin([0.0, 0.0])
     with pytest.raises(TrimtabError, match="^action"):

@@ -197,5 +197,8 @@ def test_a_process_needs_a_fallback_and_a_bundle(bundle_of: BundleOf, tmp_path: 
     contract = load_policy(bundle_of("flow")).contract
     with pytest.raises(TrimtabError, match="check the path"):
         Worker(tmp_path / "nothing", contract)
-    with pytest.raises(TrimtabError, match="timeout=0"):
-        load_policy(bundle_of("flow"), apart=True, fallback=SafeAction(safe=SAFE), timeout=0)
+    for wrong in (0, True):
+        with pytest.raises(TrimtabError, match=f"timeout={wrong}"):
+            load_policy(
+                bundle_of("flow"), apart=True, fallback=SafeAction(safe=SAFE), timeout=wrong
+            )
