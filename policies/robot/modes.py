@@ -323,9 +323,8 @@ def check_mode(
         TrimtabError: if not.
     """
     if mode.interval > horizon:
-        raise TrimtabError(
-            f"mode: interval={mode.interval}: a chunk has {horizon} actions; give fewer"
-        )
+        few = f"{horizon} actions; give at most {horizon}" if horizon > 1 else "1 action; give 1"
+        raise TrimtabError(f"mode: interval={mode.interval}: a chunk has {few}")
     needed, word = mode.needs
     if not set(needed) <= set(policy_inputs.parts):
         raise TrimtabError(

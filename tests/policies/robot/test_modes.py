@@ -332,7 +332,11 @@ def test_the_plan_shows_what_will_be_played() -> None:
     [
         (lambda: RecedingHorizon(0), "at least 1 tick"),
         (lambda: RecedingHorizon(2.5), "whole number"),  # type: ignore[arg-type]
-        (lambda: numbered(mode=RecedingHorizon(9)), "a chunk has 8 actions"),
+        (lambda: numbered(mode=RecedingHorizon(9)), "a chunk has 8 actions; give at most 8"),
+        (
+            lambda: numbered(horizon=1, act_steps=1, mode=RecedingHorizon(2)),
+            "interval=2: a chunk has 1 action; give 1$",
+        ),
         (lambda: TemporalEnsemble(m=float("nan")), "finite"),
         (lambda: TemporalEnsemble(m=True), "m=True"),
         (lambda: Blended(share=0.0), "share=0.0"),
