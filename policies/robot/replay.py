@@ -107,7 +107,7 @@ def replay(path: str | Path, bundle: str | Path | None = None) -> Replay:
     folder = bundle or log.settings.get("bundle")
     if not isinstance(folder, str | Path):
         raise TrimtabError(f"{log.where}: names no bundle; give bundle=…")
-    if not bundle and not Path(folder).is_dir():
+    if not Path(folder).is_dir():
         raise TrimtabError(f"{log.where}: its bundle {folder} is not there; give bundle=…")
     files = read_policy(folder)
     if files.sha256 != (written := str(log.settings.get("sha256"))):

@@ -304,6 +304,9 @@ def test_a_log_of_another_bundle_is_refused(small: Path, bundle_of: BundleOf) ->
     try:
         with pytest.raises(TrimtabError, match="is not there; give bundle="):
             replay(small)
+        told = f"log {small}: its bundle nowhere is not there; give bundle="
+        with pytest.raises(TrimtabError, match=re.escape(told)):
+            replay(small, "nowhere")
         assert replay(small, gone).equal
     finally:
         gone.rename(gone.with_name("flow"))
