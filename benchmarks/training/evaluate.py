@@ -36,10 +36,11 @@ MOST_ENVS = 10
 
 @dataclass(frozen=True)
 class EpisodeScore:
-    """One evaluation episode; ``success`` is None where the task has no such notion.
+    """One evaluation episode, by the fields of its row.
 
-    ``success`` is that of any step; ``metrics`` has ``success_at_end``, that of the last chunk (in
-    simulated time, of the last tick), and ``cost``, that of all steps, where the task has costs.
+    ``success`` is that of any step, None where the task has no such notion; ``metrics`` has
+    ``success_at_end``, that of the last chunk (in simulated time, of the last tick), and ``cost``,
+    that of all steps, where the task has costs.
     """
 
     eval_episode: int

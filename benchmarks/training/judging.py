@@ -308,14 +308,7 @@ class BundleJudge:
                 seed=int(trained.get("seed") or 0),
                 env_steps=int(trained.get("env_steps") or 0),
                 updates=int(trained.get("updates") or 0),
-                eval_episode=score.eval_episode,
-                eval_seed=score.eval_seed,
-                return_=score.return_,
-                success=score.success,
-                length=score.length,
-                seconds=score.seconds,
                 config_hash=config,
-                metrics=score.metrics,
                 fingerprint=self.spec.fingerprint,
                 hash_version=HASH_VERSION if known else None,
                 protocol_revision=PROTOCOL_REVISION,
@@ -326,6 +319,7 @@ class BundleJudge:
                 control_hz=self.spec.control_rate,
                 delay_ms=float(timed["delay_ms"]) if timed else 0.0,
                 device="cpu",
+                **vars(score),
             )
             for score in scores.episodes
         ]

@@ -79,15 +79,9 @@ class Record:
                 seed=config["seed"],
                 env_steps=env_steps,
                 updates=updates,
-                eval_episode=score.eval_episode,
-                eval_seed=score.eval_seed,
-                return_=score.return_,
-                success=score.success,
-                length=score.length,
-                seconds=score.seconds,
                 config_hash=plan.config_hash,
-                metrics={**score.metrics, **marks},
                 **protocol,
+                **(vars(score) | {"metrics": {**score.metrics, **marks}}),
             )
             for score in scores.episodes
         ]

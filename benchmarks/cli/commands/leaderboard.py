@@ -19,7 +19,6 @@ from trimtab.benchmarks.board.pictures import DRAWN, FIGURE
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.training import provenance
-from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.benchmarks.training.settings.words import listed
 from trimtab.benchmarks.training.store import local_view
 from trimtab.files import check_own
@@ -40,8 +39,6 @@ def leaderboard(
 ) -> int:
     """Recompute a leaderboard from raw rows."""
     options: dict[str, Any] = {"metric": metric} if metric else {}
-    method, *rest = baseline.split(" ", 1)  # a label may go on, as "dsrl_sac (flow)" does
-    baseline = " ".join([RENAMED.get(method, method), *rest])
     figure = Path(out, FIGURE)
     if out:
         boards.check_place(out)

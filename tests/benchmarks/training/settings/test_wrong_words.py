@@ -20,8 +20,6 @@ NAMES = [
     (["online_step=1"], "did you mean online_steps?"),
     (["xyzzy=1"], "there is no such setting; there are 42, such as env, env_options, "),
     (["algorithm=dsrl_sak"], "algorithm=dsrl_sak: did you mean dsrl_sac?"),
-    (["algorithm=d_ppo"], "algorithm=d_ppo: is called dropout_ppo now; write algorithm=dropout"),
-    (["algorithm.clip=0.1", "algorithm=d_ppo"], "algorithm=d_ppo: is called dropout_ppo now"),
     (["policy.hidden=[8]", "policy=flwo"], "policy=flwo: did you mean flow?"),
     (["dataset.episodes=4", "dataset=two_rotes"], "dataset=two_rotes: did you mean two_routes?"),
     (["algorithm.lerning_rate=1"], "did you mean learning_rate?"),
