@@ -50,7 +50,6 @@ from trimtab.benchmarks.training.store import (
 )
 from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.errors import TrimtabError
-from trimtab.files import limit_reached
 
 __all__ = ["check", "is_done", "train"]
 
@@ -88,12 +87,9 @@ def train(
     except OSError as error:  # such as a full disk under a simulator's temporary files
         if fault_of_own_code(error) is not None:
             raise
-        path = error.filename or "a file"
-        cure = limit_reached(error) or (
-            "free the disk or choose writable folders with out= and TMPDIR"
-        )
         raise TrimtabError(
-            f"cannot write or read {path}: {error.strerror or error}; {cure}"
+            f"cannot write or read {error.filename or 'a file'}: {error.strerror or error}; free "
+            "the disk or choose writable folders with out= and TMPDIR"
         ) from error
 
 
