@@ -176,7 +176,7 @@ def _train(
             plan, folder, progress, uploading, held, resume_stopped=resume_stopped
         )
         if not result.already_done:
-            remote.upload(tries=3)
+            remote.upload()
     # The address that was given, not the scratch folder that stands for it.
     return dataclasses.replace(result, address=join_address(config.asked["out"], path))
 
