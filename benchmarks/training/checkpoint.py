@@ -249,10 +249,8 @@ def _read(place: Path) -> tuple[Any, Mapping[str, Any]]:
     advice = remedy(place.parent.parent)
     try:
         document = read_json(place / "state.json", "checkpoint")
-        content = document["tree"]
-        logs: Mapping[str, Any] = document.get("logs", {})
-        if "logs" in document:  # earlier versions had none
-            content = {"tree": document["tree"], "logs": logs}
+        logs: Mapping[str, Any] = document["logs"]
+        content = {"tree": document["tree"], "logs": logs}
         digests = sha256_file(place / "arrays.safetensors"), sha256_json(content)
         if digests != (document["sha256"], document["tree_sha256"]):
             raise TrimtabError(f"{place} was changed since it was written")
@@ -306,7 +304,7 @@ def _check_sizes(place: Path, document: Mapping[str, Any]) -> None:
     ends = [entry["data_offsets"][1] for entry in header.values()]
     if size != 8 + length + max(ends, default=0):
         raise TrimtabError(f"checkpoint: {arrays} was cut")
-    for log in document.get("logs", {}).values():
+    for log in document["logs"].values():
         for segment in segments_of(log):
             rows = place.parent / _ROWS / segment.file
             if rows.stat().st_size != segment.size:

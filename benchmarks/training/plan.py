@@ -112,8 +112,7 @@ class Plan:
     @functools.cached_property
     def oracles(self) -> tuple[Bundle, ...]:
         """Policies that the method may imitate."""
-        # Settings that an earlier version saved may lack it.
-        return tuple(load_base(path) for path in self.config.settings.get("oracles") or ())
+        return tuple(load_base(path) for path in self.config["oracles"] or ())
 
     @functools.cached_property
     def expert(self) -> Dataset | None:
@@ -147,7 +146,7 @@ class Plan:
         if self.makes_data and self._recorded_dataset is None:
             self._recorded_dataset = load_dataset(self.config, self.env, self._progress)
             # They were made without the data.
-            parts: Any = (Plan.split, Plan.statistics, Plan._setup, Plan.initial_state, Plan.start)
+            parts: Any = (Plan.split, Plan.statistics, Plan._setup, Plan.initial_state)
             for part in parts:
                 self.__dict__.pop(part.attrname, None)
 
@@ -267,6 +266,11 @@ class Plan:
         return goals_of(self.env, self.config.algorithm, self.act_steps)
 
     @property
+    def base_hash(self) -> str | None:
+        """The hash of the files of the base's policy."""
+        return None if self.base is None else self.base.hash
+
+    @property
     def base_label(self) -> str | None:
         """The base's name in result tables."""
         return None if self.base is None else base_label(self.base)
@@ -298,14 +302,6 @@ class Plan:
     def config_hash(self) -> str:
         """The hash of ``identity``; it names the run's folder and is in its rows."""
         return hash_of(self.identity)
-
-    @functools.cached_property
-    def start(self) -> dict[str, str | None]:
-        """What the run starts from, as hashes: its base's policy and its data's content."""
-        return {
-            "base": self.base.hash if self.base is not None else None,
-            "dataset": self.dataset.content_hash if self.dataset is not None else None,
-        }
 
 
 def method_of(config: RunConfig) -> type[Algorithm]:

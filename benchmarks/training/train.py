@@ -30,11 +30,7 @@ from trimtab.benchmarks.training.folder import (
 )
 from trimtab.benchmarks.training.locking import locked, remedy, remove_leftovers
 from trimtab.benchmarks.training.plan import Plan
-from trimtab.benchmarks.training.provenance import (
-    check_same_base,
-    check_same_start,
-    write_provenance,
-)
+from trimtab.benchmarks.training.provenance import check_same_start, write_provenance
 from trimtab.benchmarks.training.result import Progress, Result
 from trimtab.benchmarks.training.rows import STOPPED_EARLY
 from trimtab.benchmarks.training.run import Run
@@ -236,7 +232,7 @@ def _finished(folder: Path, plan: Plan, *, resume_stopped: bool) -> Result | Non
         return None
     check_done(folder)
     _check_begun(folder)
-    check_same_base(folder, plan)
+    check_same_start(folder, plan, data=False)
     result = read_result(folder)
     if resume_stopped and STOPPED_EARLY in result:
         return None
