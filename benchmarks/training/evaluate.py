@@ -108,9 +108,6 @@ class Evaluator:
     episode drifts apart from the same one alone. That number follows from ``episodes`` alone, so
     the same evaluation always has the same.
 
-    Attributes:
-        last: the last evaluation in words, after a comma; empty before there was one.
-
     Args:
         env: task id.
         episodes: number of episodes.
@@ -140,7 +137,6 @@ class Evaluator:
         self.episodes, self.seed, self.observations = episodes, seed, observations
         side_by_side = max(n for n in range(1, MOST_ENVS + 1) if episodes % n == 0)
         self.rounds = episodes // side_by_side
-        self.last = ""
         self._foreign_code = foreign_code or contextlib.nullcontext()
         with self._foreign_code:
             self.envs: EpisodeVectorEnv | DictVectorEnv = make_vec(
@@ -231,9 +227,7 @@ class Evaluator:
                     self.envs.active[i] = False
                 else:
                     agent.reset([i], [self._seed_of(i, int(done_rounds[i]))])
-        found = Scores(tuple(scores[episode] for episode in sorted(scores)))
-        self.last = f", {found.words}"
-        return found
+        return Scores(tuple(scores[episode] for episode in sorted(scores)))
 
     def judge_policy(
         self, policy: Policy, *, deterministic: bool, check: Callable[[], None] = lambda: None

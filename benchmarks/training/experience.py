@@ -218,31 +218,17 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
     action_shape = (plan.act_steps, plan.env.action_dim)
     observed = spec_of(plan.env, plan.act_steps, plan.observations)
     simulated = simulator_device(env.id, config["device"], **env.options)
-    if algorithm.pace.rollout_steps and simulated != "cpu":
-        history = batch_spec_of(algorithm).history
-        seen = (history, observed.obs_dim) if history > 1 else (observed.obs_dim,)
-        return RolloutExperience(
-            DeviceRolloutBuffer(
-                algorithm.pace.rollout_steps,
-                config["num_envs"],
-                seen,
-                action_shape,
-                discount=config["discount"],
-                device=simulated,
-                aux=algorithm.aux_shapes,
-            )
-        )
     if algorithm.pace.rollout_steps:
-        return RolloutExperience(
-            RolloutBuffer(
-                algorithm.pace.rollout_steps,
-                config["num_envs"],
-                _rows_of(observed, batch_spec_of(algorithm).history),
-                action_shape,
-                discount=config["discount"],
-                device=config["device"],
-                aux=algorithm.aux_shapes,
+        seen = _rows_of(observed, batch_spec_of(algorithm).history)
+        size = algorithm.pace.rollout_steps, config["num_envs"]
+        rollout: dict[str, Any] = {"discount": config["discount"], "aux": algorithm.aux_shapes}
+        if simulated != "cpu":
+            assert isinstance(seen, tuple)  # simulations on a GPU give one vector
+            return RolloutExperience(
+                DeviceRolloutBuffer(*size, seen, action_shape, device=simulated, **rollout)
             )
+        return RolloutExperience(
+            RolloutBuffer(*size, seen, action_shape, device=config["device"], **rollout)
         )
     capacity = max(min(config["buffer_size"], steps + config["num_envs"]), config["num_envs"])
     ring: dict[str, Any] = {

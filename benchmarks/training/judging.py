@@ -163,10 +163,6 @@ class BundleJudge:
             raise TrimtabError(f"evaluate: backend={backend}: {nearest(backend, BACKENDS)}")
         return BACKENDS[backend](self.bundle)
 
-    def interval(self, mode: str) -> int:
-        """Return the usual ticks from one chunk to the next in a mode of :data:`TIMED_MODES`."""
-        return TIMED_MODES[mode][1] or self.act_steps
-
     def usual_decision(self, mode: str) -> tuple[ArrayObs, Array]:
         """Return observation and noise of one row, as a robot in a mode usually asks with them."""
         golden = {name: rows[:1].numpy() for name, rows in golden_rows(self.bundle.policy).items()}
@@ -206,7 +202,7 @@ class BundleJudge:
         Args:
             backend: what runs the policy.
             mode: empty for ``receding``.
-            interval: 0 for that of :meth:`interval`.
+            interval: 0 for the usual one, in :data:`TIMED_MODES`.
             delay_ms: a number, as text too, or ``measured``.
             jitter: as of :meth:`timing`.
             drop: likewise.
@@ -233,9 +229,13 @@ class BundleJudge:
             raise TrimtabError(f"evaluate: mode={mode}: {nearest(mode, TIMED_MODES)}")
         told = {"measured": True} if measured else {}
         return {
-            "mode": mode, "interval": interval or self.interval(mode), "jitter": jitter,
-            "drop": drop, "delay_ms": delay, **told,
-        }  # fmt: skip
+            "mode": mode,
+            "interval": interval or TIMED_MODES[mode][1] or self.act_steps,
+            "jitter": jitter,
+            "drop": drop,
+            "delay_ms": delay,
+            **told,
+        }
 
     def timing(
         self,

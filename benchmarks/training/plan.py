@@ -12,8 +12,7 @@ import torch
 
 from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.generator import Generator
-from trimtab.algorithms.phases import Phase
-from trimtab.benchmarks.core.memory import want_of_memory
+from trimtab.algorithms.phases import Budget, Phase
 from trimtab.benchmarks.training.base import base_identity, base_label, load_base, training
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
 from trimtab.benchmarks.training.dataset import data_identity, load_dataset, load_expert
@@ -21,7 +20,6 @@ from trimtab.benchmarks.training.goals import goals_of
 from trimtab.benchmarks.training.held_out import Split, split_of
 from trimtab.benchmarks.training.identity import document_of, hash_of
 from trimtab.benchmarks.training.random_states import random_states, set_random_states
-from trimtab.benchmarks.training.result import budget_of
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.settings.constructors import class_of
 from trimtab.benchmarks.training.shapes import made_up_statistics, observation_mode, spec_of
@@ -226,11 +224,7 @@ class Plan:
 
     @functools.cached_property
     def initial_state(self) -> InitialState:
-        """The method as the run's seed initialises it."""
-        return self.make_initial_state()
-
-    def make_initial_state(self) -> InitialState:
-        """Initialise the method from the seed; the caller's random states do not change."""
+        """The method as the run's seed initialises it; the caller's random states stay."""
         config = self.config
         random_before = random_states(config["device"])
         threads_before = torch.get_num_threads()
@@ -239,7 +233,7 @@ class Plan:
             start_torch(config["seed"], config["threads"])
             algorithm = make_method(config, self.method, self._setup)
             generator = self._make_generator(algorithm)
-            phases = algorithm.phases(budget_of(config))
+            phases = algorithm.phases(Budget(config["offline_steps"], config["online_steps"]))
             return InitialState(algorithm, generator, phases, random_states(config["device"]))
         finally:
             torch.set_num_threads(threads_before)
@@ -367,7 +361,8 @@ def _constructor_errors(what: str, where: str) -> Iterator[None]:
     """Turn an error of a constructor into a TrimtabError of one line."""
     try:
         yield
-    except (TypeError, ValueError, RuntimeError, IndexError) as error:
-        if isinstance(error, TrimtabError) or want_of_memory(error):
-            raise
-        raise TrimtabError(f"{what} with these settings: {error}; check {where}") from error
+    except TrimtabError:
+        raise
+    except (TypeError, ValueError, RuntimeError, IndexError, MemoryError) as error:
+        line = " ".join(str(error).split())
+        raise TrimtabError(f"{what} with these settings: {line}; check {where}") from error

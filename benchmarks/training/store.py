@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import re
-import shlex
 import shutil
 import tempfile
 import time
@@ -172,15 +171,6 @@ class BlobStore:
         return sorted(
             name.rpartition("/")[0] for name in self.names() if name.rpartition("/")[2] == MANIFEST
         )
-
-    def not_a_copy(self, name: str) -> str:
-        """Return advice on files that no run uploaded; empty if there are none."""
-        if not self.names(name):
-            return ""
-        why = "its files were not uploaded by a run with out=<address>"
-        if isinstance(self._files, pa_fs.LocalFileSystem):
-            return f"{why}; give the plain path: {shlex.quote(str(Path(self._root, name)))}"
-        return f"{why}; copy the folder to this machine and give its path"
 
     def _path(self, name: str) -> str:
         return "/".join(part for part in (self._root, name.strip("/")) if part)
@@ -407,8 +397,10 @@ def download(address: str, setting: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if not RemoteRun(store, name, folder).download(is_light):
         shutil.rmtree(folder, ignore_errors=True)
-        hint = store.not_a_copy(name) or f"there is no run; see trimtab runs {above}"
-        raise TrimtabError(f"{setting}={address}: {hint}")
+        raise TrimtabError(
+            f"{setting}={address}: there is no run that out=<address> uploaded; see trimtab runs "
+            f"{above}, or give a path on this machine"
+        )
     return folder
 
 
@@ -442,8 +434,10 @@ def local_view(place: str, setting: str) -> Iterator[Path]:
                 continue
             downloaded += 1
         if not found:
-            hint = store.not_a_copy("") or "there is no run"
-            raise TrimtabError(f"{setting}={place}: {hint}")
+            raise TrimtabError(
+                f"{setting}={place}: there is no run that out=<address> uploaded; give a path if "
+                "it is a folder of this machine"
+            )
         yield Path(scratch)
 
 

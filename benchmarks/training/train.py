@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from trimtab.benchmarks.core.memory import within_memory
 from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_traceback
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.training.callbacks import Callback
@@ -78,8 +77,11 @@ def train(
     """
     try:
         local, store = localise(config)
-        with within_memory():
-            return _train(local, store, progress, wait=wait, callbacks=callbacks)
+        return _train(local, store, progress, wait=wait, callbacks=callbacks)
+    except MemoryError as error:
+        raise TrimtabError(
+            f"not enough memory: {error}; lower num_envs, buffer_size, history or act_steps"
+        ) from error
     except OSError as error:  # such as a full disk under a simulator's temporary files
         if fault_of_own_code(error) is not None:
             raise
@@ -98,11 +100,10 @@ def check(config: RunConfig) -> None:
         TrimtabError: the error with which :func:`train` would refuse the run.
     """
     local, _ = localise(config)
-    with within_memory():
-        plan = checked_plan(local)
-        check_method(plan)
-        plan.load_dataset()
-        check_data(plan)
+    plan = checked_plan(local)
+    check_method(plan)
+    plan.load_dataset()
+    check_data(plan)
 
 
 def is_done(config: RunConfig) -> bool:
@@ -159,18 +160,17 @@ def _train(
     check_data(plan)
     torch.set_num_threads(config["threads"])  # the plan has restored the caller's number
     with locked(folder, wait=wait) as held:
-        if store is None:
-            return _resume_or_start(
-                plan, folder, progress, callbacks, held, resume_stopped=resume_stopped
-            )
-        remote = RemoteRun(store, path, folder)
-        remote.download(is_light)
-        if _finished(folder, plan, resume_stopped=resume_stopped) is None:
-            remote.download()
-        uploading = (*callbacks, UploadAtCheckpoints(remote))
+        remote = None if store is None else RemoteRun(store, path, folder)
+        if remote is not None:
+            remote.download(is_light)
+            if _finished(folder, plan, resume_stopped=resume_stopped) is None:
+                remote.download()
+            callbacks = (*callbacks, UploadAtCheckpoints(remote))
         result = _resume_or_start(
-            plan, folder, progress, uploading, held, resume_stopped=resume_stopped
+            plan, folder, progress, callbacks, held, resume_stopped=resume_stopped
         )
+        if remote is None:
+            return result
         if not result.already_done:
             remote.upload()
     # The address that was given, not the scratch folder that stands for it.

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trimtab.benchmarks.training.tracking import Kind, TrackedRun, Tracker
+from trimtab.benchmarks.training.tracking import Kind, TrackedRun
 from trimtab.errors import TrimtabError
 from trimtab.files import unwritable
 
@@ -54,10 +54,6 @@ class Trackio:
             trackio.finish()  # of this process's run; the run's own would be repeated at its exit
 
 
-def _start(run: TrackedRun) -> Tracker:
-    return Trackio(run)
-
-
 def _check() -> None:
     """Check that its database can be written: else it would only warn, and keep no curve."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -70,4 +66,4 @@ def _check() -> None:
         )
 
 
-TRACKER = Kind("trackio", "trackio", _start, _check)
+TRACKER = Kind("trackio", "trackio", Trackio, _check)
