@@ -14,14 +14,14 @@ import numpy as np
 
 from trimtab.benchmarks.training.base import training
 from trimtab.benchmarks.training.evaluate import (
-    SUCCESS_RULE,
     Evaluator,
     FloatArray,
     Scores,
     torch_act,
 )
-from trimtab.benchmarks.training.identity import HASH_VERSION, PROTOCOL_REVISION
+from trimtab.benchmarks.training.identity import HASH_VERSION
 from trimtab.benchmarks.training.matching import check_policy_fits
+from trimtab.benchmarks.training.record import protocol_of
 from trimtab.benchmarks.training.rows import EpisodeRow
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.shapes import observation_mode, spec_of
@@ -309,16 +309,10 @@ class BundleJudge:
                 env_steps=int(trained.get("env_steps") or 0),
                 updates=int(trained.get("updates") or 0),
                 config_hash=config,
-                fingerprint=self.spec.fingerprint,
                 hash_version=HASH_VERSION if known else None,
-                protocol_revision=PROTOCOL_REVISION,
-                act_steps=self.act_steps,
-                deterministic=deterministic,
-                success_rule=SUCCESS_RULE if self.spec.success_key is not None else None,
-                horizon=self.spec.horizon,
-                control_hz=self.spec.control_rate,
                 delay_ms=float(timed["delay_ms"]) if timed else 0.0,
                 device="cpu",
+                **protocol_of(self.spec, self.act_steps, deterministic=deterministic),
                 **vars(score),
             )
             for score in scores.episodes

@@ -47,7 +47,7 @@ from trimtab.benchmarks.training.folder import (
     POLICY,
     RESULT,
 )
-from trimtab.benchmarks.training.generated import with_generator
+from trimtab.benchmarks.training.generated import GeneratedData
 from trimtab.benchmarks.training.graphs import replay_updates
 from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.metrics_log import MetricsLog, NotFinite, placed
@@ -114,7 +114,9 @@ class Run:
         phases = initial.phases
         if config["graphs"] and torch.device(config["device"]).type == "cuda":
             phases = replay_updates(phases, self.algorithm, config["device"])
-        self.phases = with_generator(phases, self.dataset_source)
+        if isinstance(self.dataset_source, GeneratedData):  # its generator learns first
+            phases = (self.dataset_source.phase(), *phases)
+        self.phases = phases
         self.done = [0] * len(self.phases)
         self.begun = 0  # phases that have begun
         self.lengths = [phase.length for phase in self.phases]
