@@ -13,8 +13,6 @@ import pytest
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 from trimtab.benchmarks.cli.words import wants_only_text
-from trimtab.benchmarks.training.settings.config import compose_run
-from trimtab.errors import TrimtabError
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
 ENDS = """
@@ -68,15 +66,6 @@ def test_another_word_is_one_line(
     assert ended.value.code == 2
     line = "trimtab: TRIMTAB_LOG=loud: there are: DEBUG, INFO, WARNING, ERROR, CRITICAL; or leave"
     assert capfd.readouterr().err.startswith(line)
-
-
-@pytest.mark.parametrize("place", ["out", "dataset", "base"])
-def test_a_path_that_is_no_text_is_one_line(place: str, tmp_path: Path) -> None:
-    words = {"env": "gymnasium:Pendulum-v1", "algorithm": "sac", place: os.fsdecode(b"./gr\xf6sse")}
-    with pytest.raises(
-        TrimtabError, match=rf"{place}: the bytes of b'{place}=\./gr\\xf6sse' are no t"
-    ):
-        compose_run([f"{key}={value}" for key, value in words.items()])
 
 
 def test_the_working_folder_and_results_may_have_any_bytes_in_their_names(tmp_path: Path) -> None:
