@@ -78,13 +78,14 @@ def train(
     try:
         local, store = localise(config)
         return _train(local, store, progress, wait=wait, callbacks=callbacks)
-    except MemoryError as error:
-        raise TrimtabError(
-            f"not enough memory: {error}; lower num_envs, buffer_size, history or act_steps"
-        ) from error
-    except OSError as error:  # such as a full disk under a simulator's temporary files
+    except (OSError, MemoryError) as error:
         if fault_of_own_code(error) is not None:
             raise
+        if isinstance(error, MemoryError):
+            raise TrimtabError(
+                f"not enough memory: {error}; lower num_envs, buffer_size, history or act_steps"
+            ) from error
+        # Such as a full disk under a simulator's temporary files.
         raise TrimtabError(
             f"cannot write or read {error.filename or 'a file'}: {error.strerror or error}; free "
             "the disk or choose writable folders with out= and TMPDIR"
