@@ -6,6 +6,7 @@ and check as on the command line, and a run the same folder and the same bits.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +55,8 @@ __all__ = [
     "leaderboard",
     "train",
 ]
+
+logger = logging.getLogger(__name__)
 
 _NAMES = frozenset({*GROUPS, "env"})
 """Settings whose value is a name."""
@@ -298,6 +301,15 @@ def leaderboard(
     """
     folder = _path("leaderboard", "runs", runs)
     target = None if out is None else _path("leaderboard", "out", out)
+    if target is not None:  # before minutes of intervals
+        boards.check_place(target)
+        check_own(Path(target, FIGURE), DRAWN, "out")
+    said = {
+        "runs": folder,
+        "baseline": baseline,
+        "intervals": None if intervals == KINDS[0] else intervals,
+        "physics": ",".join(physics),
+    }
     with ExitStack() as stack:
         places = [stack.enter_context(local_view(place, "runs")) for place in named_places(folder)]
         table, sources = collect(*places)
@@ -306,15 +318,17 @@ def leaderboard(
             metric=metric,
             baselines=baseline,
             intervals=intervals,
-            command=command_line("leaderboard", f"runs={folder}"),
+            command=command_line(
+                "leaderboard", *(f"{key}={word}" for key, word in said.items() if word)
+            ),
             versions=versions(),
             sources=sources,
             physics=physics,
         )
     if target is not None:
-        check_own(figure := Path(target, FIGURE), DRAWN, "out")
-        boards.write(board, target)
-        curves.draw(board, figure)
+        paths = boards.write(board, target)
+        curves.draw(board, Path(target, FIGURE))
+        logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
     return board
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from trimtab.benchmarks.training.identity import hash_of
 from trimtab.benchmarks.training.rows import SCHEMA, read_episodes
-from trimtab.benchmarks.training.settings.renamed import RENAMED
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 ROWS = sorted([*RESULTS.glob("*/episodes.parquet"), *RESULTS.glob("*/training.parquet")])
@@ -57,14 +56,6 @@ def test_rows_of_version_1_are_read_with_nulls() -> None:
         old, new = pq.read_table(file), read_episodes(file)
         assert new.schema == SCHEMA and new.num_rows == old.num_rows
         for name in old.column_names:
-            if name != "algorithm":
-                assert new[name].equals(old[name]), name
+            assert new[name].equals(old[name]), name
         for name in SCHEMA.names[len(old.column_names) :]:
             assert new[name].null_count == new.num_rows
-
-
-def test_a_renamed_method_is_read_under_its_name_of_now() -> None:
-    (file,) = RESULTS.glob("online-relatives/episodes.parquet")
-    old, new = (set(t["algorithm"].to_pylist()) for t in (pq.read_table(file), read_episodes(file)))
-    assert {RENAMED.get(name, name) for name in old} == new
-    assert "dropout_ppo" in new and "d_ppo" not in new

@@ -10,7 +10,7 @@ from loading import load_module
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = (
     {"core"}, {"training"},
-    {"suites", "board", "artefacts", "speed", "recipe_kinds", "contracts"}, {"cli", "api"},
+    {"suites", "board", "artefacts", "speed", "recipe_kinds", "contracts"}, {"api"}, {"cli"},
 )  # fmt: skip
 """The rooms of ``benchmarks/`` from the ground up; those of one set do not know one another."""
 

@@ -7,18 +7,8 @@ from __future__ import annotations
 
 from trimtab.benchmarks.cli.words import Command, Setting
 
-__all__ = ["BACKEND", "COMMANDS", "DISCOUNT", "EPISODES", "FILMED", "PAIRS", "UPDATES"]
+__all__ = ["COMMANDS", "FILMED"]
 
-DISCOUNT = 0.99
-"""Gamma of a decision in an evaluation by data alone."""
-UPDATES = 20_000
-"""Gradient steps of everything that such an evaluation learns."""
-BACKEND = "torch"
-"""What runs a policy by default."""
-EPISODES = 50
-"""Number of episodes that a policy is judged in by default."""
-PAIRS = 10_000
-"""Pairs of observation and action from which gradient subspaces are measured."""
 FILMED = 3
 """Number of episodes that a video shows by default."""
 
@@ -108,9 +98,9 @@ COMMANDS: dict[str, Command] = {
             "env": Setting(
                 "", "task; default: the task that the policy was trained for", of=_PLAYED
             ),
-            "episodes": Setting(EPISODES, "number of evaluation episodes", of=_PLAYED),
+            "episodes": Setting(50, "number of evaluation episodes", of=_PLAYED),
             "seed": Setting(0, "seed of the first episode; episode i has seed + i"),
-            "backend": Setting(BACKEND, "what runs the policy", ("torch", "onnx"), of=_PLAYED),
+            "backend": Setting("torch", "what runs the policy", ("torch", "onnx"), of=_PLAYED),
             "deterministic": Setting(
                 "",
                 "true: zero noise, false: sampled noise; default: what the policy's bundle says",
@@ -193,10 +183,8 @@ COMMANDS: dict[str, Command] = {
             "estimator": Setting(
                 "", "fitted_q, importance, model, separated by commas; default: all", of=_OFFLINE
             ),
-            "updates": Setting(
-                UPDATES, "gradient steps of everything that is learned", of=_OFFLINE
-            ),
-            "discount": Setting(DISCOUNT, "gamma of a decision, below 1", of=_OFFLINE),
+            "updates": Setting(20_000, "gradient steps of everything that is learned", of=_OFFLINE),
+            "discount": Setting(0.99, "gamma of a decision, below 1", of=_OFFLINE),
             "format": FORMAT,
         },
         within=("dataset.", "env_options."),
@@ -504,7 +492,7 @@ COMMANDS: dict[str, Command] = {
                 "1,2,5,10,20,50,100", "numbers of eigenvectors, separated by commas"
             ),
             "pairs": Setting(
-                PAIRS, "observations and actions that Hessians and gradients come from", least=1
+                10_000, "observations and actions that Hessians and gradients come from", least=1
             ),
             "out": Setting("", "file.csv to write the rows to"),
             "format": FORMAT,

@@ -1,4 +1,4 @@
-"""SIGTERM, which cluster schedulers and ``kill`` send before they end a process; and Ctrl+C."""
+"""SIGTERM, which cluster schedulers and ``kill`` send before they end a process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from trimtab.errors import Stopped
@@ -15,31 +14,26 @@ from trimtab.errors import Stopped
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "RESUMES", "interrupts_cancel", "interrupts_noted", "sigterm_as_event", "sigterm_as_exit",
-    "sigterm_cancels",
-]  # fmt: skip
+__all__ = ["RESUMES", "sigterm_as_event", "sigterm_as_exit", "sigterm_cancels"]
 
 RESUMES = "run the same command to resume"
 """What a person is told whose command was stopped."""
 
 
 @contextmanager
-def _answered(number: signal.Signals, handle: Callable[..., object]) -> Iterator[None]:
-    """Call ``handle`` on a signal for as long as this lasts.
+def _on_sigterm(handle: Callable[..., object]) -> Iterator[None]:
+    """Call ``handle`` on SIGTERM for as long as this lasts.
 
-    Only a process's main thread may take signals; elsewhere nothing changes. The same holds for
-    Ctrl+C where a shell or a caller has this process ignore it.
+    Only a process's main thread may take signals; elsewhere nothing changes.
     """
-    ignored = number == signal.SIGINT and signal.getsignal(number) in (signal.SIG_IGN, None)
-    if ignored or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(number, handle)
+    before = signal.signal(signal.SIGTERM, handle)
     try:
         yield
     finally:
-        signal.signal(number, before)
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -50,7 +44,7 @@ def sigterm_as_event() -> Iterator[threading.Event]:
     handler.
     """
     told = threading.Event()
-    with _answered(signal.SIGTERM, lambda *_: told.set()):
+    with _on_sigterm(lambda *_: told.set()):
         yield told
     if told.is_set():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -76,24 +70,8 @@ def sigterm_as_exit(then: str = RESUMES) -> Iterator[None]:
                 os.write(2, line.encode())
         os._exit(Stopped.exit_code)
 
-    with _answered(signal.SIGTERM, leave):
+    with _on_sigterm(leave):
         yield
-
-
-@contextmanager
-def interrupts_noted() -> Iterator[threading.Event]:
-    """Note that SIGINT came. It raises ``KeyboardInterrupt``, as it does without this.
-
-    During an import, or in a callback from C, that may come out as another exception.
-    """
-    noted = threading.Event()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        noted.set()
-        signal.default_int_handler(number, frame)
-
-    with _answered(signal.SIGINT, note):
-        yield noted
 
 
 @contextmanager
@@ -105,16 +83,5 @@ def sigterm_cancels(task: asyncio.Task[None]) -> Iterator[threading.Event]:
         told.set()
         loop.call_soon_threadsafe(task.cancel)
 
-    with _answered(signal.SIGTERM, cancel):
+    with _on_sigterm(cancel):
         yield told
-
-
-@contextmanager
-def interrupts_cancel() -> Iterator[None]:
-    """Let Ctrl+C cancel what ``asyncio.run`` runs, and be raised when that has ended.
-
-    Raised anywhere in an event loop, it would leave coroutines that were never awaited. asyncio
-    takes the signal only where Python's own handler has it.
-    """
-    with _answered(signal.SIGINT, signal.default_int_handler):
-        yield

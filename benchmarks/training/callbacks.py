@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from trimtab.benchmarks.training.tracking import Trackers
-
-__all__ = ["Callback", "Listeners", "RunProgress"]
+__all__ = ["Callback", "RunProgress"]
 
 
 @dataclass(frozen=True)
@@ -58,42 +54,3 @@ class Callback:
 
     def on_checkpoint(self, now: RunProgress) -> None:
         """After the run's state was saved."""
-
-
-class Listeners:
-    """All that listens to a run: its trackers, and a caller's callbacks.
-
-    Args:
-        callbacks: the caller's.
-        foreign_code: around each call of a callback.
-    """
-
-    def __init__(
-        self, callbacks: Sequence[Callback], foreign_code: AbstractContextManager[None]
-    ) -> None:
-        self.trackers = Trackers()
-        self._callbacks, self._foreign_code = callbacks, foreign_code
-
-    def metrics(self, line: Mapping[str, Any]) -> None:
-        """Tell of a line of ``metrics.jsonl``."""
-        self.trackers.metrics(line)
-
-    def arrived(self, now: RunProgress) -> None:
-        """Tell of a step that is done."""
-        self.trackers.arrived(now.position)
-        for callback in self._callbacks:
-            with self._foreign_code:
-                callback.on_step(now)
-
-    def evaluated(self, now: RunProgress, scores: Mapping[str, float | None]) -> None:
-        """Tell what an evaluation found."""
-        self.trackers.evaluation(now.position, scores)
-        for callback in self._callbacks:
-            with self._foreign_code:
-                callback.on_evaluation(now, scores)
-
-    def saved(self, now: RunProgress) -> None:
-        """Tell of a checkpoint."""
-        for callback in self._callbacks:
-            with self._foreign_code:
-                callback.on_checkpoint(now)

@@ -8,7 +8,6 @@ from pathlib import Path
 from trimtab.benchmarks.training.data.offline_data import (
     dataset_of_runs,
     file_hints,
-    is_run,
     open_dataset,
 )
 from trimtab.benchmarks.training.data.recipes import (
@@ -16,6 +15,7 @@ from trimtab.benchmarks.training.data.recipes import (
     recipe_identity,
     record_recipe,
 )
+from trimtab.benchmarks.training.folder import is_run
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
@@ -92,7 +92,7 @@ def load_expert(config: RunConfig, env: EnvSpec) -> Dataset | None:
     Raises:
         TrimtabError: if it is missing, damaged or large.
     """
-    path = config.settings.get("expert")  # runs of an earlier version lack it
+    path = config["expert"]
     if path is None:
         return None
     given = Path(path).expanduser()

@@ -56,7 +56,6 @@ class DeviceEvaluator:
         foreign_code: AbstractContextManager[None] | None = None,
     ) -> None:
         self.seeds = [seed + number for number in range(episodes)]
-        self.last = ""
         with foreign_code or nullcontext():
             self.envs: Any = make_vec(
                 env, episodes, seed=seed, act_steps=act_steps, device=device, observations="flat",
@@ -91,14 +90,12 @@ class DeviceEvaluator:
             read = obs if history == 1 else torch.cat([read[:, 1:], obs[:, None]], dim=1)
         returns, lengths = total.tolist()
         seconds = time.perf_counter() - started  # of each, as all were played at once
-        found = Scores(
+        return Scores(
             tuple(
                 EpisodeScore(number, seed, returns[number], None, int(lengths[number]), seconds)
                 for number, seed in enumerate(self.seeds)
             )
         )
-        self.last = f", {found.words}"
-        return found
 
     def _noise(self, policy: Policy, deterministic: bool) -> Tensor:
         """Return the noise of all decisions [T, N, *noise_shape], on the device."""

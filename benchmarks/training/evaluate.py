@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from trimtab.benchmarks.core.numerals import lone_number, score_words
 from trimtab.benchmarks.training.held_out import Fit
-from trimtab.benchmarks.training.shapes import observation_mode, read_by, spec_of
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.vector import make_vec
@@ -36,10 +35,11 @@ MOST_ENVS = 10
 
 @dataclass(frozen=True)
 class EpisodeScore:
-    """One evaluation episode; ``success`` is None where the task has no such notion.
+    """One evaluation episode, by the fields of its row.
 
-    ``success`` is that of any step; ``metrics`` has ``success_at_end``, that of the last chunk (in
-    simulated time, of the last tick), and ``cost``, that of all steps, where the task has costs.
+    ``success`` is that of any step, None where the task has no such notion; ``metrics`` has
+    ``success_at_end``, that of the last chunk (in simulated time, of the last tick), and ``cost``,
+    that of all steps, where the task has costs.
     """
 
     eval_episode: int
@@ -108,9 +108,6 @@ class Evaluator:
     episode drifts apart from the same one alone. That number follows from ``episodes`` alone, so
     the same evaluation always has the same.
 
-    Attributes:
-        last: the last evaluation in words, after a comma; empty before there was one.
-
     Args:
         env: task id.
         episodes: number of episodes.
@@ -140,7 +137,6 @@ class Evaluator:
         self.episodes, self.seed, self.observations = episodes, seed, observations
         side_by_side = max(n for n in range(1, MOST_ENVS + 1) if episodes % n == 0)
         self.rounds = episodes // side_by_side
-        self.last = ""
         self._foreign_code = foreign_code or contextlib.nullcontext()
         with self._foreign_code:
             self.envs: EpisodeVectorEnv | DictVectorEnv = make_vec(
@@ -231,9 +227,7 @@ class Evaluator:
                     self.envs.active[i] = False
                 else:
                     agent.reset([i], [self._seed_of(i, int(done_rounds[i]))])
-        found = Scores(tuple(scores[episode] for episode in sorted(scores)))
-        self.last = f", {found.words}"
-        return found
+        return Scores(tuple(scores[episode] for episode in sorted(scores)))
 
     def judge_policy(
         self, policy: Policy, *, deterministic: bool, check: Callable[[], None] = lambda: None
@@ -255,21 +249,6 @@ class Evaluator:
         self.envs.close()
 
 
-def _check_fits(policy: Policy, evaluator: Evaluator) -> None:
-    envs, spec, task = evaluator.envs, policy.spec, evaluator.envs.env_spec
-    asked = spec_of(task, 1, evaluator.observations)
-    if (spec.observed, spec.action_dim) != (asked.observed, task.action_dim):
-        raise TrimtabError(
-            f"the policy does not fit {envs.id}: observation and action lengths "
-            f"{(read_by(spec), spec.action_dim)} against {(read_by(asked), task.action_dim)}; "
-            "judge it on a task with the same spaces"
-        )
-    if envs.act_steps > spec.horizon:
-        raise TrimtabError(
-            f"act_steps={envs.act_steps}: the policy gives chunks of {spec.horizon}; give fewer"
-        )
-
-
 def torch_act(policy: Policy) -> Decide:
     """Return ``policy`` as a function of numpy arrays."""
     device = policy.normalizer.obs_shift.device
@@ -282,44 +261,3 @@ def torch_act(policy: Policy) -> Decide:
         return raw
 
     return act
-
-
-def evaluate(
-    policy: Policy,
-    env: str,
-    *,
-    episodes: int,
-    seed: int,
-    act_steps: int | None = None,
-    deterministic: bool | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Scores:
-    """Judge ``policy`` on ``episodes`` episodes of ``env`` with seeds from ``seed`` on.
-
-    Args:
-        policy: any policy whose shapes fit the task.
-        env: task id.
-        episodes: number of episodes.
-        seed: that of the first episode; episode i has ``seed + i``.
-        act_steps: executed actions of a chunk; None for all of them.
-        deterministic: zero noise; None for as this kind of policy is judged.
-        options: what the task is made with.
-
-    Raises:
-        TrimtabError: if the task is unknown or the policy does not fit it.
-    """
-    evaluator = Evaluator(
-        env,
-        episodes=episodes,
-        seed=seed,
-        act_steps=act_steps or policy.spec.horizon,
-        options=options,
-        observations=observation_mode(policy.inputs),
-    )
-    try:
-        _check_fits(policy, evaluator)
-        if deterministic is None:
-            deterministic = policy.evaluate_deterministic
-        return evaluator.judge(torch_act(policy), policy.inputs, deterministic=deterministic)
-    finally:
-        evaluator.close()

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,47 +32,6 @@ from trimtab.policies.memory import state_parts
 from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
 
 logger = logging.getLogger(__name__)
-
-
-class Experience(Protocol):
-    """Takes rows of decisions and says what there is to learn from after each."""
-
-    @property
-    def buffer(self) -> ReplayBuffer | RolloutBuffer | DeviceReplayBuffer | DeviceRolloutBuffer:
-        """Where decisions go."""
-        ...
-
-    def count(self, env_steps: int) -> None:
-        """Count the updates that the last decision in every environment makes due.
-
-        Args:
-            env_steps: environment steps of the run so far.
-        """
-        ...
-
-    def due(self, source: Source | None = None) -> Iterator[Batch | Rollout]:
-        """Yield what the learner is to be updated with, one update each.
-
-        Args:
-            source: what batches are drawn from instead of the experience itself.
-        """
-        ...
-
-    def skip(self) -> None:
-        """Make room for the next decision in a phase that learns nothing."""
-        ...
-
-    def clear(self) -> None:
-        """Let go of everything that was gathered, and of the updates that are owed."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what changes while a run goes on."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where ``state`` was taken."""
-        ...
 
 
 class ReplayedExperience:
@@ -101,12 +60,20 @@ class ReplayedExperience:
         self.credit = 0.0
 
     def count(self, env_steps: int) -> None:
-        """Count ``updates_per_decision`` updates for each decision once the warm-up is over."""
+        """Count ``updates_per_decision`` updates for each decision once the warm-up is over.
+
+        Args:
+            env_steps: environment steps of the run so far.
+        """
         if env_steps >= self.algorithm.pace.warmup_steps:
             self.credit += self.algorithm.pace.updates_per_decision * self.buffer.num_envs
 
     def due(self, source: Source | None = None) -> Iterator[Batch | Rollout]:
-        """Yield a batch for each update that is due, and for those that come on top."""
+        """Yield a batch for each update that is due, and for those that come on top.
+
+        Args:
+            source: what batches are drawn from instead of the experience itself.
+        """
         while self.credit >= 1.0 and self.buffer.ready:
             self.credit -= 1.0 if self.algorithm.paced else 0.0
             yield (source or self.source).sample(self.algorithm.pace.batch_size)
@@ -170,6 +137,9 @@ class RolloutExperience:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where ``state`` was taken."""
         self.buffer.load_state_dict(state["buffer"])
+
+
+Experience = ReplayedExperience | RolloutExperience
 
 
 def batch_spec_of(algorithm: Algorithm) -> BatchSpec:
@@ -248,31 +218,17 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
     action_shape = (plan.act_steps, plan.env.action_dim)
     observed = spec_of(plan.env, plan.act_steps, plan.observations)
     simulated = simulator_device(env.id, config["device"], **env.options)
-    if algorithm.pace.rollout_steps and simulated != "cpu":
-        history = batch_spec_of(algorithm).history
-        seen = (history, observed.obs_dim) if history > 1 else (observed.obs_dim,)
-        return RolloutExperience(
-            DeviceRolloutBuffer(
-                algorithm.pace.rollout_steps,
-                config["num_envs"],
-                seen,
-                action_shape,
-                discount=config["discount"],
-                device=simulated,
-                aux=algorithm.aux_shapes,
-            )
-        )
     if algorithm.pace.rollout_steps:
-        return RolloutExperience(
-            RolloutBuffer(
-                algorithm.pace.rollout_steps,
-                config["num_envs"],
-                _rows_of(observed, batch_spec_of(algorithm).history),
-                action_shape,
-                discount=config["discount"],
-                device=config["device"],
-                aux=algorithm.aux_shapes,
+        seen = _rows_of(observed, batch_spec_of(algorithm).history)
+        size = algorithm.pace.rollout_steps, config["num_envs"]
+        rollout: dict[str, Any] = {"discount": config["discount"], "aux": algorithm.aux_shapes}
+        if simulated != "cpu":
+            assert isinstance(seen, tuple)  # simulations on a GPU give one vector
+            return RolloutExperience(
+                DeviceRolloutBuffer(*size, seen, action_shape, device=simulated, **rollout)
             )
+        return RolloutExperience(
+            RolloutBuffer(*size, seen, action_shape, device=config["device"], **rollout)
         )
     capacity = max(min(config["buffer_size"], steps + config["num_envs"]), config["num_envs"])
     ring: dict[str, Any] = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from trimtab.algorithms.generator import Generator
 from trimtab.algorithms.phases import Phase
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.types import Batch, Source
+from trimtab.types import Batch
 
-__all__ = ["GeneratedData", "with_generator"]
+__all__ = ["GeneratedData"]
 
 
 class GeneratedData:
@@ -59,8 +59,3 @@ class GeneratedData:
         self.generator.load_state_dict(state["generator"])
         self.learned_from.load_state_dict(state["learned_from"])
         self.own.load_state_dict(state["own"])
-
-
-def with_generator(phases: Sequence[Phase], data: Source | None) -> tuple[Phase, ...]:
-    """Return a method's phases, after that of the generator where its data has one."""
-    return (data.phase(), *phases) if isinstance(data, GeneratedData) else tuple(phases)

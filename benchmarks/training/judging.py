@@ -14,14 +14,14 @@ import numpy as np
 
 from trimtab.benchmarks.training.base import training
 from trimtab.benchmarks.training.evaluate import (
-    SUCCESS_RULE,
     Evaluator,
     FloatArray,
     Scores,
     torch_act,
 )
-from trimtab.benchmarks.training.identity import HASH_VERSION, PROTOCOL_REVISION
+from trimtab.benchmarks.training.identity import HASH_VERSION
 from trimtab.benchmarks.training.matching import check_policy_fits
+from trimtab.benchmarks.training.record import protocol_of
 from trimtab.benchmarks.training.rows import EpisodeRow
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.shapes import observation_mode, spec_of
@@ -163,10 +163,6 @@ class BundleJudge:
             raise TrimtabError(f"evaluate: backend={backend}: {nearest(backend, BACKENDS)}")
         return BACKENDS[backend](self.bundle)
 
-    def interval(self, mode: str) -> int:
-        """Return the usual ticks from one chunk to the next in a mode of :data:`TIMED_MODES`."""
-        return TIMED_MODES[mode][1] or self.act_steps
-
     def usual_decision(self, mode: str) -> tuple[ArrayObs, Array]:
         """Return observation and noise of one row, as a robot in a mode usually asks with them."""
         golden = {name: rows[:1].numpy() for name, rows in golden_rows(self.bundle.policy).items()}
@@ -206,7 +202,7 @@ class BundleJudge:
         Args:
             backend: what runs the policy.
             mode: empty for ``receding``.
-            interval: 0 for that of :meth:`interval`.
+            interval: 0 for the usual one, in :data:`TIMED_MODES`.
             delay_ms: a number, as text too, or ``measured``.
             jitter: as of :meth:`timing`.
             drop: likewise.
@@ -233,9 +229,13 @@ class BundleJudge:
             raise TrimtabError(f"evaluate: mode={mode}: {nearest(mode, TIMED_MODES)}")
         told = {"measured": True} if measured else {}
         return {
-            "mode": mode, "interval": interval or self.interval(mode), "jitter": jitter,
-            "drop": drop, "delay_ms": delay, **told,
-        }  # fmt: skip
+            "mode": mode,
+            "interval": interval or TIMED_MODES[mode][1] or self.act_steps,
+            "jitter": jitter,
+            "drop": drop,
+            "delay_ms": delay,
+            **told,
+        }
 
     def timing(
         self,
@@ -308,24 +308,12 @@ class BundleJudge:
                 seed=int(trained.get("seed") or 0),
                 env_steps=int(trained.get("env_steps") or 0),
                 updates=int(trained.get("updates") or 0),
-                eval_episode=score.eval_episode,
-                eval_seed=score.eval_seed,
-                return_=score.return_,
-                success=score.success,
-                length=score.length,
-                seconds=score.seconds,
                 config_hash=config,
-                metrics=score.metrics,
-                fingerprint=self.spec.fingerprint,
                 hash_version=HASH_VERSION if known else None,
-                protocol_revision=PROTOCOL_REVISION,
-                act_steps=self.act_steps,
-                deterministic=deterministic,
-                success_rule=SUCCESS_RULE if self.spec.success_key is not None else None,
-                horizon=self.spec.horizon,
-                control_hz=self.spec.control_rate,
                 delay_ms=float(timed["delay_ms"]) if timed else 0.0,
                 device="cpu",
+                **protocol_of(self.spec, self.act_steps, deterministic=deterministic),
+                **vars(score),
             )
             for score in scores.episodes
         ]

@@ -9,9 +9,8 @@ import functools
 import os
 import shlex
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,13 +75,13 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[Callable[[], None]]:
     Raises:
         TrimtabError: if another process holds it, or it cannot be written.
     """
-    top = _first_missing(folder)
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     lock = _lock(folder, wait=wait)
     try:
         yield functools.partial(_check_held, lock, folder)
     except BaseException:
-        if top is not None:
-            _remove_empty(folder, top)
+        if made:
+            _remove_empty(folder, made)
         raise
     finally:
         lock.release()
@@ -178,53 +177,19 @@ def _renewed_at(lease: Path) -> float | None:
         return None
 
 
-def check_writable(folder: Path, variable: str, needed_by: str = "") -> None:
-    """Make the folder that an environment variable names, and check that it can be written.
-
-    Args:
-        folder: the folder.
-        variable: name of the variable.
-        needed_by: the setting that needs the folder, for the message.
-
-    Raises:
-        TrimtabError: if it cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        why = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
-        told = f"{needed_by}: {variable}" if needed_by else variable
-        raise TrimtabError(
-            f"{told}: {folder} cannot be written: {why}; set {variable} to a writable folder"
-        ) from error
-
-
-def _first_missing(folder: Path) -> Path | None:
-    """Return the highest folder that would be made with ``folder``; None if ``folder`` exists."""
-    if folder.exists():
-        return None
-    top = folder
-    while not top.parent.exists():
-        top = top.parent
-    return top
-
-
-def _remove_empty(folder: Path, top: Path) -> None:
+def _remove_empty(folder: Path, made: Sequence[Path]) -> None:
     """Remove a folder that this process made and holds, unless a file was written in it.
 
     Args:
-        folder: it goes with its lock and the empty folders in it.
-        top: the highest folder above it that was made with it; those between go where empty.
+        folder: it goes with its lock.
+        made: the folders that were made with it, itself first; those above go where empty.
     """
     if any(path.name not in (LOCK, LEASE_FILE) for path in folder.rglob("*") if not path.is_dir()):
         return
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # another's in the meantime
-        while folder != top:
-            folder = folder.parent
-            folder.rmdir()
+        for above in made[1:]:
+            above.rmdir()
 
 
 def remove_leftovers(folder: Path) -> None:

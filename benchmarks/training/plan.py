@@ -12,8 +12,7 @@ import torch
 
 from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.generator import Generator
-from trimtab.algorithms.phases import Phase
-from trimtab.benchmarks.core.memory import want_of_memory
+from trimtab.algorithms.phases import Budget, Phase
 from trimtab.benchmarks.training.base import base_identity, base_label, load_base, training
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
 from trimtab.benchmarks.training.dataset import data_identity, load_dataset, load_expert
@@ -21,7 +20,6 @@ from trimtab.benchmarks.training.goals import goals_of
 from trimtab.benchmarks.training.held_out import Split, split_of
 from trimtab.benchmarks.training.identity import document_of, hash_of
 from trimtab.benchmarks.training.random_states import random_states, set_random_states
-from trimtab.benchmarks.training.result import budget_of
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.settings.constructors import class_of
 from trimtab.benchmarks.training.shapes import made_up_statistics, observation_mode, spec_of
@@ -112,8 +110,7 @@ class Plan:
     @functools.cached_property
     def oracles(self) -> tuple[Bundle, ...]:
         """Policies that the method may imitate."""
-        # Settings that an earlier version saved may lack it.
-        return tuple(load_base(path) for path in self.config.settings.get("oracles") or ())
+        return tuple(load_base(path) for path in self.config["oracles"] or ())
 
     @functools.cached_property
     def expert(self) -> Dataset | None:
@@ -147,7 +144,7 @@ class Plan:
         if self.makes_data and self._recorded_dataset is None:
             self._recorded_dataset = load_dataset(self.config, self.env, self._progress)
             # They were made without the data.
-            parts: Any = (Plan.split, Plan.statistics, Plan._setup, Plan.initial_state, Plan.start)
+            parts: Any = (Plan.split, Plan.statistics, Plan._setup, Plan.initial_state)
             for part in parts:
                 self.__dict__.pop(part.attrname, None)
 
@@ -227,11 +224,7 @@ class Plan:
 
     @functools.cached_property
     def initial_state(self) -> InitialState:
-        """The method as the run's seed initialises it."""
-        return self.make_initial_state()
-
-    def make_initial_state(self) -> InitialState:
-        """Initialise the method from the seed; the caller's random states do not change."""
+        """The method as the run's seed initialises it; the caller's random states stay."""
         config = self.config
         random_before = random_states(config["device"])
         threads_before = torch.get_num_threads()
@@ -240,7 +233,7 @@ class Plan:
             start_torch(config["seed"], config["threads"])
             algorithm = make_method(config, self.method, self._setup)
             generator = self._make_generator(algorithm)
-            phases = algorithm.phases(budget_of(config))
+            phases = algorithm.phases(Budget(config["offline_steps"], config["online_steps"]))
             return InitialState(algorithm, generator, phases, random_states(config["device"]))
         finally:
             torch.set_num_threads(threads_before)
@@ -265,6 +258,11 @@ class Plan:
         if self.algorithm.batch_spec.goal is None:
             return None
         return goals_of(self.env, self.config.algorithm, self.act_steps)
+
+    @property
+    def base_hash(self) -> str | None:
+        """The hash of the files of the base's policy."""
+        return None if self.base is None else self.base.hash
 
     @property
     def base_label(self) -> str | None:
@@ -298,14 +296,6 @@ class Plan:
     def config_hash(self) -> str:
         """The hash of ``identity``; it names the run's folder and is in its rows."""
         return hash_of(self.identity)
-
-    @functools.cached_property
-    def start(self) -> dict[str, str | None]:
-        """What the run starts from, as hashes: its base's policy and its data's content."""
-        return {
-            "base": self.base.hash if self.base is not None else None,
-            "dataset": self.dataset.content_hash if self.dataset is not None else None,
-        }
 
 
 def method_of(config: RunConfig) -> type[Algorithm]:
@@ -371,7 +361,8 @@ def _constructor_errors(what: str, where: str) -> Iterator[None]:
     """Turn an error of a constructor into a TrimtabError of one line."""
     try:
         yield
-    except (TypeError, ValueError, RuntimeError, IndexError) as error:
-        if isinstance(error, TrimtabError) or want_of_memory(error):
-            raise
-        raise TrimtabError(f"{what} with these settings: {error}; check {where}") from error
+    except TrimtabError:
+        raise
+    except (TypeError, ValueError, RuntimeError, IndexError, MemoryError) as error:
+        line = " ".join(str(error).split())
+        raise TrimtabError(f"{what} with these settings: {line}; check {where}") from error

@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def write_provenance(folder: Path, plan: Plan) -> None:
             "content_hash": dataset.content_hash,
             "recipe": dict(dataset.recipe),
         },
-        "base": plan.start["base"],
+        "base": plan.base_hash,
     }
     atomic_write_text(folder / PROVENANCE, json.dumps(document, indent=2) + "\n")
 
@@ -97,42 +96,30 @@ def write_config(folder: Path, config: RunConfig) -> None:
     atomic_write_text(folder / CONFIG, f"# {command}\n{settings}")
 
 
-def check_same_base(folder: Path, plan: Plan) -> None:
-    """Refuse to go on from another base of the same settings, where a base follows the seed.
-
-    Raises:
-        TrimtabError: if the run in ``folder`` was started from another one.
-    """
-    _check_same(folder, {"base": read_provenance(folder).get("base")}, plan)
-
-
-def check_same_start(folder: Path, plan: Plan) -> None:
+def check_same_start(folder: Path, plan: Plan, *, data: bool = True) -> None:
     """Refuse to go on from another base, or with data of other bits, than a run was started with.
 
-    The same recipe gives data that differs in last bits on another kind of processor. That is the
-    same configuration, and no way to end in the same bits.
+    Where a base follows the seed, another one may have the same settings. The same recipe gives
+    data that differs in last bits on another kind of processor. That is the same configuration,
+    and no way to end in the same bits.
 
     Args:
         folder: of the run.
         plan: what it is to go on with.
+        data: whether data are compared, which have to be loaded for it.
 
     Raises:
         TrimtabError: naming what differs.
     """
     found = read_provenance(folder)
-    data = found.get("dataset")
-    had = data.get("content_hash") if isinstance(data, dict) else None
-    _check_same(folder, {"base": found.get("base"), "dataset": had}, plan)
-
-
-def _check_same(folder: Path, start: Mapping[str, str | None], plan: Plan) -> None:
-    if start.get("base", plan.start["base"]) != plan.start["base"]:
+    if found.get("base") != plan.base_hash:
         raise TrimtabError(
             f"{folder} was started from another base of the same configuration; "
             "give that one, or choose another out="
         )
-    have = plan.start["dataset"]
-    if (had := start.get("dataset", have)) != have:
+    had = (found.get("dataset") or {}).get("content_hash")
+    have = None if plan.dataset is None else plan.dataset.content_hash
+    if data and had != have:
         raise TrimtabError(
             f"{folder} was started with data of content {had}, which is {have} here; go on with "
             "the machine or the files that it was started with, or choose another out="

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trimtab.types import Tensor
-
-__all__ = ["device_random", "random_states", "set_device_random", "set_random_states"]
+__all__ = ["random_states", "set_random_states"]
 
 _KEY = "device_random"
 _MODULES: Mapping[str, Any] = {"cuda": torch.cuda, "xpu": torch.xpu}
@@ -19,18 +17,24 @@ _MODULES: Mapping[str, Any] = {"cuda": torch.cuda, "xpu": torch.xpu}
 def random_states(device: str) -> dict[str, Any]:
     """Return the states of torch's and numpy's generators, and of a device's.
 
+    Of other devices than CUDA's and XPU's none is kept.
+
     Args:
         device: torch's name of it.
     """
+    module = _module(device)
+    of_device = {} if module is None else {_KEY: module.get_rng_state(torch.device(device))}
     return {
         "torch_random": torch.get_rng_state(),
         "numpy_random": np.random.get_state(legacy=True),
-        **device_random(device),
+        **of_device,
     }
 
 
 def set_random_states(device: str, state: Mapping[str, Any]) -> None:
     """Go on with the random states in a checkpoint.
+
+    It has none of the device if the run was on the processor when it was written.
 
     Args:
         device: torch's name of it.
@@ -38,28 +42,6 @@ def set_random_states(device: str, state: Mapping[str, Any]) -> None:
     """
     torch.set_rng_state(state["torch_random"])
     np.random.set_state(tuple(state["numpy_random"]))
-    set_device_random(device, state)
-
-
-def device_random(device: str) -> dict[str, Tensor]:
-    """Return a device's random state for a checkpoint; nothing for the processor.
-
-    The processor's own is in every checkpoint. Of other devices than CUDA's and XPU's none is kept.
-
-    Args:
-        device: torch's name of it.
-    """
-    module = _module(device)
-    return {} if module is None else {_KEY: module.get_rng_state(torch.device(device))}
-
-
-def set_device_random(device: str, state: Mapping[str, Any]) -> None:
-    """Go on with the random state in a checkpoint, where it has one: not if the processor wrote it.
-
-    Args:
-        device: torch's name of it.
-        state: that ``device_random`` is a part of.
-    """
     module = _module(device)
     if module is not None and _KEY in state:
         module.set_rng_state(state[_KEY], torch.device(device))

@@ -15,9 +15,23 @@ from trimtab.benchmarks.training.identity import HASH_VERSION, PROTOCOL_REVISION
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.rows import OVERLAP, STOPPED_EARLY, EpisodeRow
 from trimtab.benchmarks.training.settings.config import RunConfig
+from trimtab.envs.core.spec import EnvSpec
 from trimtab.policies.base import Policy
 
-__all__ = ["Record", "is_deterministic", "results_of"]
+__all__ = ["Record", "is_deterministic", "protocol_of", "results_of"]
+
+
+def protocol_of(env: EnvSpec, act_steps: int, *, deterministic: bool) -> dict[str, Any]:
+    """Return what every row of an evaluation in a task says of how it came about."""
+    return {
+        "fingerprint": env.fingerprint,
+        "protocol_revision": PROTOCOL_REVISION,
+        "act_steps": act_steps,
+        "deterministic": deterministic,
+        "success_rule": SUCCESS_RULE if env.success_key is not None else None,
+        "horizon": env.horizon,
+        "control_hz": env.control_rate,
+    }
 
 
 def is_deterministic(config: RunConfig, policy: Policy) -> bool:
@@ -53,16 +67,12 @@ class Record:
         plan = self.plan
         config = plan.config
         protocol: dict[str, Any] = {
-            "fingerprint": plan.env.fingerprint,
+            **protocol_of(
+                plan.env, plan.act_steps, deterministic=is_deterministic(config, algorithm.policy)
+            ),
             "hash_version": HASH_VERSION,
             "revision": revision_of(type(algorithm)),
             "policy_revision": revision_of(type(algorithm.policy)),
-            "protocol_revision": PROTOCOL_REVISION,
-            "act_steps": plan.act_steps,
-            "deterministic": is_deterministic(config, algorithm.policy),
-            "success_rule": SUCCESS_RULE if plan.env.success_key is not None else None,
-            "horizon": plan.env.horizon,
-            "control_hz": plan.env.control_rate,
             "delay_ms": 0.0,  # the simulator waits for the policy
             "device": config["device"],
         }
@@ -79,15 +89,9 @@ class Record:
                 seed=config["seed"],
                 env_steps=env_steps,
                 updates=updates,
-                eval_episode=score.eval_episode,
-                eval_seed=score.eval_seed,
-                return_=score.return_,
-                success=score.success,
-                length=score.length,
-                seconds=score.seconds,
                 config_hash=plan.config_hash,
-                metrics={**score.metrics, **marks},
                 **protocol,
+                **(vars(score) | {"metrics": {**score.metrics, **marks}}),
             )
             for score in scores.episodes
         ]

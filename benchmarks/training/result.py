@@ -1,4 +1,4 @@
-"""What a run may spend, what it tells while it goes on, and what it comes to."""
+"""What a run tells while it goes on, and what it comes to."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimtab.algorithms.phases import Budget
-from trimtab.benchmarks.training.settings.config import RunConfig
-
-__all__ = ["Progress", "Result", "budget_of"]
+__all__ = ["Progress", "Result"]
 
 Progress = Callable[[float, str], None]
 """Called with the share of the run that is done and a few words."""
@@ -36,8 +33,3 @@ class Result:
     def place(self) -> str:
         """Where the run is found, also from other machines."""
         return self.address or str(self.folder)
-
-
-def budget_of(config: RunConfig) -> Budget:
-    """Return what a run may spend, by its settings."""
-    return Budget(offline_steps=config["offline_steps"], online_steps=config["online_steps"])

@@ -6,8 +6,7 @@ its runs' rows in one such file. Pages carry checksums, so that a damaged file i
 never a different number.
 
 The schema has a version, which stands in the file. Version 2 has more columns than version 1, all
-of which may be null; a file of version 1 is read with nulls in them. A method that was renamed is
-read under its name of now.
+of which may be null; a file of version 1 is read with nulls in them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trimtab.benchmarks.training.locking import remedy
-from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, read_bytes
 
@@ -43,46 +41,6 @@ VERSION = 2
 """Version of the schema."""
 _VERSION_KEY = b"trimtab_rows"
 
-_FIRST = pa.schema(
-    [
-        ("suite", pa.string()),
-        ("env", pa.string()),
-        ("algorithm", pa.string()),
-        ("policy", pa.string()),
-        ("dataset", pa.string()),
-        ("base", pa.string()),
-        ("seed", pa.int64()),
-        ("env_steps", pa.int64()),
-        ("updates", pa.int64()),
-        ("eval_episode", pa.int64()),
-        ("eval_seed", pa.int64()),
-        ("return", pa.float64()),
-        ("success", pa.bool_()),
-        ("length", pa.int64()),
-        ("seconds", pa.float64()),
-        ("fingerprint", pa.string()),
-        ("config_hash", pa.string()),
-    ]
-)
-"""The columns of version 1."""
-
-_PROTOCOL = (
-    ("hash_version", pa.int64()),
-    ("revision", pa.int64()),
-    ("policy_revision", pa.int64()),
-    ("protocol_revision", pa.int64()),
-    ("act_steps", pa.int64()),
-    ("deterministic", pa.bool_()),
-    ("success_rule", pa.string()),
-    ("horizon", pa.int64()),
-    ("control_hz", pa.float64()),
-    ("delay_ms", pa.float64()),
-    ("device", pa.string()),
-)
-"""What version 2 adds: how the row came about."""
-
-SCHEMA = pa.schema([*_FIRST, *_PROTOCOL, ("metrics", pa.map_(pa.string(), pa.float64()))])
-
 # What says which episode a row is about, and what was measured in it. The columns left over say who
 # asked, how long it took and on which device: a repetition may differ in them.
 _IDENTITY = (
@@ -96,28 +54,28 @@ _MEASURED = (
 _REQUIRED = (*_IDENTITY, "eval_seed", "return", "length")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EpisodeRow:
-    """One evaluation episode.
+    """One evaluation episode; its fields are the columns, in their order.
 
     Attributes:
+        suite: suite that asked for the run, if any.
         env: environment id, such as ``metaworld/push-v3``.
         algorithm: name of the method, such as ``dsrl_sac``; ``frozen`` is a base left as it is.
+        policy: kind of the policy, or of the base that is steered.
+        dataset: id of the offline dataset, if any.
+        base: what the run started from or steered, if anything.
         seed: seed of the training run.
         env_steps: environment steps that the run had taken when it was evaluated.
         updates: gradient updates that the run had made when it was evaluated.
         eval_episode: number of the episode within its evaluation, from 0.
         eval_seed: seed with which the episode was reset.
         return_: undiscounted sum of raw rewards; the column is called ``return``.
-        length: environment steps of the episode.
-        config_hash: hash of the run's configuration without its seed.
-        suite: suite that asked for the run, if any.
-        policy: kind of the policy, or of the base that is steered.
-        dataset: id of the offline dataset, if any.
-        base: what the run started from or steered, if anything.
         success: whether the task was solved; None where the task has no such notion.
+        length: environment steps of the episode.
         seconds: wall time of the episode.
         fingerprint: name of the environment's physics.
+        config_hash: hash of the run's configuration without its seed.
         hash_version: version of the document that ``config_hash`` was computed from.
         revision: that of the method; like the next two, null means 1.
         policy_revision: that of the policy's kind.
@@ -132,23 +90,23 @@ class EpisodeRow:
         metrics: further numbers of the episode by name, such as ``success_at_end``.
     """
 
+    suite: str | None = None
     env: str
     algorithm: str
+    policy: str | None = None
+    dataset: str | None = None
+    base: str | None = None
     seed: int
     env_steps: int
     updates: int
     eval_episode: int
     eval_seed: int
     return_: float
-    length: int
-    config_hash: str
-    suite: str | None = None
-    policy: str | None = None
-    dataset: str | None = None
-    base: str | None = None
     success: bool | None = None
+    length: int
     seconds: float | None = None
     fingerprint: str | None = None
+    config_hash: str
     hash_version: int | None = None
     revision: int | None = None
     policy_revision: int | None = None
@@ -167,7 +125,7 @@ class EpisodeRow:
         values = {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
         if self.metrics is not None:
             values["metrics"] = sorted(self.metrics.items())
-        return {name: values[name] for name in SCHEMA.names}
+        return values
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> EpisodeRow:
@@ -177,6 +135,19 @@ class EpisodeRow:
         if values["metrics"] is not None:
             values["metrics"] = dict(values["metrics"])
         return cls(**values)
+
+
+_TYPES = {
+    "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(),
+    "Mapping[str, float]": pa.map_(pa.string(), pa.float64()),
+}  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        (field.name.rstrip("_"), _TYPES[str(field.type).removesuffix(" | None")])
+        for field in fields(EpisodeRow)
+    ]
+)
+_OF_VERSION_1 = SCHEMA.names[: SCHEMA.names.index("config_hash") + 1]
 
 
 def episodes_table(rows: Iterable[EpisodeRow]) -> pa.Table:
@@ -329,8 +300,8 @@ def _conform(table: pa.Table, where: str) -> pa.Table:
             f"episodes: {where} has rows of version {int(version)}, this Trimtab reads up to "
             f"{VERSION}; install a newer one"
         )
-    if table.column_names == _FIRST.names:
-        for field in list(SCHEMA)[len(_FIRST) :]:
+    if table.column_names == _OF_VERSION_1:
+        for field in list(SCHEMA)[len(_OF_VERSION_1) :]:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
     if table.column_names != SCHEMA.names:
         missing = [name for name in SCHEMA.names if name not in table.column_names]
@@ -349,35 +320,4 @@ def _conform(table: pa.Table, where: str) -> pa.Table:
                 f"episodes: {where} has {table[name].null_count} rows without {name}; every row "
                 "needs it"
             )
-    _check_values(table, where)
-    return _with_names_of_now(table)
-
-
-def _check_values(table: pa.Table, where: str) -> None:
-    """Check that names are not empty and that what is counted is not negative.
-
-    Raises:
-        TrimtabError: naming the column and the value.
-    """
-    for field in SCHEMA:
-        wrong = None
-        if pa.types.is_int64(field.type):
-            least = pc.min(table[field.name]).as_py()
-            wrong = least if least is not None and least < 0 else None
-        elif field.name in _REQUIRED and pa.types.is_string(field.type):
-            shortest = pc.min(pc.utf8_length(pc.utf8_trim_whitespace(table[field.name]))).as_py()
-            wrong = "an empty text" if shortest == 0 else None
-        if wrong is not None:
-            raise TrimtabError(
-                f"episodes: {where} has {wrong} as {field.name}; restore the file, or delete its "
-                "run folder and run it again"
-            )
-
-
-def _with_names_of_now(table: pa.Table) -> pa.Table:
-    """Return the table with renamed methods under their new names."""
-    column = table["algorithm"]
-    for old, new in RENAMED.items():
-        column = pc.if_else(pc.equal(column, old), new, column)
-    place = table.column_names.index("algorithm")
-    return table.set_column(place, SCHEMA.field("algorithm"), column)
+    return table

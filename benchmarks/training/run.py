@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
-from trimtab.benchmarks.training.callbacks import Callback, Listeners, RunProgress
+from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.checkpoint import Checkpoints
 from trimtab.benchmarks.training.collector import Collector, make_collector, make_training_envs
 from trimtab.benchmarks.training.device_collector import DeviceCollector
@@ -47,7 +47,7 @@ from trimtab.benchmarks.training.folder import (
     POLICY,
     RESULT,
 )
-from trimtab.benchmarks.training.generated import with_generator
+from trimtab.benchmarks.training.generated import GeneratedData
 from trimtab.benchmarks.training.graphs import replay_updates
 from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.metrics_log import MetricsLog, NotFinite, placed
@@ -59,7 +59,7 @@ from trimtab.benchmarks.training.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.training.run_judge import RunJudge
 from trimtab.benchmarks.training.spending import spent
 from trimtab.benchmarks.training.torch_state import matmul_precision, start_torch
-from trimtab.benchmarks.training.tracking import start_trackers
+from trimtab.benchmarks.training.tracking import Trackers, start_trackers
 from trimtab.benchmarks.training.trials import TrialJudge
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json
@@ -100,7 +100,7 @@ class Run:
         self.foreign_code = foreign_code = start_torch(config["seed"], config["threads"])
         # Continue after the initialisation, which the same seed began.
         set_random_states(config["device"], initial.random)
-        self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks, foreign_code)
+        self.stop, self.callbacks, self.trackers = stop or threading.Event(), callbacks, Trackers()
         self._callback_stop = threading.Event()
         self.evaluation_due = False
         self.check_lock = check_lock
@@ -114,7 +114,9 @@ class Run:
         phases = initial.phases
         if config["graphs"] and torch.device(config["device"]).type == "cuda":
             phases = replay_updates(phases, self.algorithm, config["device"])
-        self.phases = with_generator(phases, self.dataset_source)
+        if isinstance(self.dataset_source, GeneratedData):  # its generator learns first
+            phases = (self.dataset_source.phase(), *phases)
+        self.phases = phases
         self.done = [0] * len(self.phases)
         self.begun = 0  # phases that have begun
         self.lengths = [phase.length for phase in self.phases]
@@ -152,7 +154,7 @@ class Run:
         else:
             self.metrics.start_again()
         self._started = time.perf_counter() - self.seconds_before
-        self.listeners.trackers = start_trackers(
+        self.trackers = start_trackers(
             self.config, self.plan.config_hash, self.folder, self.position
         )
         if self.evaluation_due and self.position < self.end:  # the process ended within it
@@ -314,13 +316,14 @@ class Run:
         extra = {**values, "seconds": round(time.perf_counter() - self._started, 3)}
         if self.collector is not None:
             extra |= self.collector.episode_metrics()
-        self.listeners.metrics(self.metrics.write(position, extra))
+        self.trackers.metrics(self.metrics.write(position, extra))
 
     def _finish_step(self, index: int, steps: int) -> None:
         """Count ``steps`` units, then notify, evaluate, save, report and stop where due."""
         self.done[index] += steps
         with placed(self.where, self.updates):
-            self.listeners.arrived(self._now())
+            self.trackers.arrived(self.position)
+            self._tell(lambda callback: callback.on_step(self._now()))
             self.foreign_code.check()  # the method's own code may have changed torch's settings
         self._end_trials_if_due(index)
         now, before = self.position, self.position - steps
@@ -342,7 +345,13 @@ class Run:
         self._check_metrics()
         self.checkpoints.save(self.position, self._state())
         self._saved_at = self.position
-        self.listeners.saved(self._now())
+        self._tell(lambda callback: callback.on_checkpoint(self._now()))
+
+    def _tell(self, event: Callable[[Callback], None]) -> None:
+        """Tell every callback of an event; each is code that draws and decides apart."""
+        for callback in self.callbacks:
+            with self.foreign_code:
+                event(callback)
 
     def _now(self) -> RunProgress:
         place = (self.folder, self.position, self.end, self.env_steps, self.updates)
@@ -389,7 +398,8 @@ class Run:
         if self.scores.fit is not None:
             self._log(**self.scores.fit.curves)
         self._evaluated_at = self.position
-        self.listeners.evaluated(self._now(), self.scores.found)
+        self.trackers.evaluation(self.position, self.scores.found)
+        self._tell(lambda callback: callback.on_evaluation(self._now(), self.scores.found))
         logger.info("%s: %s: %s", self.folder, here, self.scores.found)
 
     def _write_rows(self, *, stopped: bool) -> dict[str, int]:
@@ -412,7 +422,7 @@ class Run:
         else:  # this position is evaluated already; only the mark ``stopped`` may be new
             self._write_rows(stopped=stopped)
         self._log()
-        self.listeners.trackers.arrived(self.position)
+        self.trackers.arrived(self.position)
         ending = self.record.ending(
             self.success_reached, (self.position, self.end) if stopped else None
         )
@@ -463,13 +473,13 @@ class Run:
             self.experience.load_state_dict(state["experience"])
             self.collector.load_state_dict(state["collector"])
         self.metrics.load_state_dict(state["metrics"])
-        self.judge.load_state_dict(state.get("judge"))  # an earlier version saved none
+        self.judge.load_state_dict(state["judge"])
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
-        self.evaluations = list(state.get("evaluations", []))
-        self.trials.episodes = int(state.get("trial_episodes", 0))
+        self.evaluations = list(state["evaluations"])
+        self.trials.episodes = int(state["trial_episodes"])
         set_random_states(self.config["device"], state)
         self.done = [int(units) for units in state["phases"]]
-        self.begun = int(state.get("begun", 0))  # an earlier version had no phase that begins
+        self.begun = int(state["begun"])
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
         self.success_reached, self._saved_at = bool(state["reached"]), self.position
         self.seconds_before = float(state["seconds"])
@@ -479,7 +489,7 @@ class Run:
 
     def close(self) -> None:
         """Close the trackers and the environments."""
-        self.listeners.trackers.close()
+        self.trackers.close()
         self.judge.close()
         self.trials.close()
         if self.collector is not None:

@@ -7,12 +7,11 @@ is no part of it, such as the device.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.training.folder import CONFIG, read_config, read_provenance
+from trimtab.benchmarks.training.folder import read_config, read_provenance
 from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.errors import TrimtabError
 from trimtab.plugins import command_line
@@ -133,7 +132,7 @@ def text_of(value: Any) -> str:
 def command_of(folder: Path) -> str | None:
     """Return the ``trimtab train`` command of the run in ``folder``; None where it is not known.
 
-    Its ``out`` is where the folder is now; runs of earlier versions have not noted their words.
+    Its ``out`` is where the folder is now.
     """
     words, named = words_of(folder)
     if not words:
@@ -144,34 +143,13 @@ def command_of(folder: Path) -> str | None:
 def words_of(folder: Path) -> tuple[list[str], list[str]]:
     """Return what asked for the run in ``folder``: its words but ``out``, and its plug-ins.
 
-    There are no words of a run that has not noted them.
+    There are none if its provenance cannot be read.
     """
     told = _or_nothing(read_provenance, folder)
-    words: Any = told.get("command")
-    named: Any = told.get("plugins") or []
-    if not _is_text(words) or not _is_text(named):
-        words, named = _noted(folder / CONFIG)
+    words, named = told.get("command", []), told.get("plugins", [])
     # A suite's later word wins over an earlier one; train takes each setting once.
     last = {word.partition("=")[0].lstrip("+~"): word for word in words}
     return [word for key, word in last.items() if key != "out"], named
-
-
-def _is_text(value: Any) -> bool:
-    """Return whether a value is a list of text."""
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _noted(config: Path) -> tuple[list[str], list[str]]:
-    """Return the words that ``config.yaml`` names above the settings, and the plug-ins there."""
-    try:
-        line = config.open(encoding="utf-8").readline()
-        words = shlex.split(line.removeprefix("#"))
-    except (OSError, ValueError):
-        return [], []
-    if words[:1] != ["trimtab"] or "train" not in words:
-        return [], []
-    place = words.index("train")
-    return words[place + 1 :], [str(Path(folder).absolute()) for folder in words[2:place:2]]
 
 
 def _out(folder: Path, words: Iterable[str]) -> list[str]:

@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import re
-import shlex
 import shutil
 import tempfile
 import time
@@ -34,10 +33,10 @@ import pyarrow.fs as pa_fs
 
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.folder import CHECKPOINT, POLICIES
-from trimtab.benchmarks.training.locking import LEASE_FILE, LOCK, check_writable
+from trimtab.benchmarks.training.locking import LEASE_FILE, LOCK
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.errors import TrimtabError
-from trimtab.files import sha256_file
+from trimtab.files import sha256_file, unwritable
 from trimtab.policies.serving.protocol import is_server
 
 __all__ = [
@@ -66,8 +65,8 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://", re.IGNORECASE)
 _KNOWN = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _ADVICE = "write an address as s3://bucket/runs or file:///shared/runs"
 _TRACKERS = "trackers"  # their files change during an upload
-_TRIES = 3
-_PAUSE = 2.0  # seconds between two tries
+_TRIES = 3  # of a download that a newer upload disturbs
+_PAUSE = 2.0  # seconds between two of them
 
 
 def is_address(text: object) -> bool:
@@ -173,15 +172,6 @@ class BlobStore:
             name.rpartition("/")[0] for name in self.names() if name.rpartition("/")[2] == MANIFEST
         )
 
-    def not_a_copy(self, name: str) -> str:
-        """Return advice on files that no run uploaded; empty if there are none."""
-        if not self.names(name):
-            return ""
-        why = "its files were not uploaded by a run with out=<address>"
-        if isinstance(self._files, pa_fs.LocalFileSystem):
-            return f"{why}; give the plain path: {shlex.quote(str(Path(self._root, name)))}"
-        return f"{why}; copy the folder to this machine and give its path"
-
     def _path(self, name: str) -> str:
         return "/".join(part for part in (self._root, name.strip("/")) if part)
 
@@ -274,27 +264,12 @@ class RemoteRun:
                 time.sleep(_PAUSE)
         return False
 
-    def upload(self, tries: int = 1) -> None:
-        """Upload the folder.
-
-        Args:
-            tries: attempts to make, with a pause between them.
+    def upload(self) -> None:
+        """Upload new files, then the manifest, then remove what it no longer names.
 
         Raises:
-            TrimtabError: if it cannot be written.
+            TrimtabError: if it cannot be written; pyarrow has tried again where that may help.
         """
-        for attempt in range(1, tries + 1):
-            try:
-                self._upload()
-                return
-            except TrimtabError as error:
-                if attempt == tries:
-                    raise
-                logger.warning("%s; trying again", error)
-                time.sleep(_PAUSE)
-
-    def _upload(self) -> None:
-        """Upload new files, then the manifest, then remove what it no longer names."""
         old = {_stored_name(name, entry) for name, entry in (self.files() or {}).items()}
         new = {name: self._entry(name) for name in _files_to_upload(self._folder)}
         objects = {_stored_name(name, entry): name for name, entry in new.items()}
@@ -359,8 +334,8 @@ class UploadAtCheckpoints(Callback):
 def localise(config: RunConfig) -> tuple[RunConfig, BlobStore | None]:
     """Return the settings with local paths in place of addresses, and the store of ``out``.
 
-    The store is None if ``out`` is a path. A base and oracles at addresses are downloaded, unless a
-    server has them.
+    The store is None if ``out`` is a path. A base at an address is downloaded, unless a server has
+    it.
 
     Raises:
         TrimtabError: if an address is wrong, or nothing is there.
@@ -370,21 +345,13 @@ def localise(config: RunConfig) -> tuple[RunConfig, BlobStore | None]:
     if is_address(config["out"]):
         store = open_store(config["out"], "out")
         changes["out"] = str(scratch_of(config["out"]))
-    if _is_stored(config["base"]):
-        changes["base"] = str(download(config["base"], "base"))
-    if any(map(_is_stored, oracles := config.settings.get("oracles") or ())):
-        changes["oracles"] = [
-            str(download(oracle, "oracles")) if _is_stored(oracle) else oracle for oracle in oracles
-        ]
+    base = config["base"]
+    if is_address(base) and not is_server(base):  # a policy server sends no files
+        changes["base"] = str(download(base, "base"))
     # Settings may be localised twice: what was asked for first stays.
     asked = {key: config[key] for key in changes}
     settings = {**config.settings, **changes}
     return dataclasses.replace(config, settings=settings, asked={**asked, **config.asked}), store
-
-
-def _is_stored(text: Any) -> bool:
-    """Return whether a policy's files are at an address; a policy server sends none."""
-    return is_address(text) and not is_server(text)
 
 
 def scratch_of(address: str) -> Path:
@@ -396,7 +363,10 @@ def scratch_of(address: str) -> Path:
     chosen = os.environ.get(SCRATCH)
     root = Path(chosen or Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}")
     if chosen:
-        check_writable(root, SCRATCH)
+        if reason := unwritable(root):
+            raise TrimtabError(
+                f"{SCRATCH}: {root} cannot be written: {reason}; set {SCRATCH} to a writable folder"
+            )
     else:
         try:
             root.mkdir(mode=0o700, exist_ok=True)
@@ -427,8 +397,10 @@ def download(address: str, setting: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if not RemoteRun(store, name, folder).download(is_light):
         shutil.rmtree(folder, ignore_errors=True)
-        hint = store.not_a_copy(name) or f"there is no run; see trimtab runs {above}"
-        raise TrimtabError(f"{setting}={address}: {hint}")
+        raise TrimtabError(
+            f"{setting}={address}: there is no run that out=<address> uploaded; see trimtab runs "
+            f"{above}, or give a path on this machine"
+        )
     return folder
 
 
@@ -462,8 +434,10 @@ def local_view(place: str, setting: str) -> Iterator[Path]:
                 continue
             downloaded += 1
         if not found:
-            hint = store.not_a_copy("") or "there is no run"
-            raise TrimtabError(f"{setting}={place}: {hint}")
+            raise TrimtabError(
+                f"{setting}={place}: there is no run that out=<address> uploaded; give a path if "
+                "it is a folder of this machine"
+            )
         yield Path(scratch)
 
 

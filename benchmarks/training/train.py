@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from trimtab.benchmarks.core.memory import within_memory
 from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_traceback
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.training.callbacks import Callback
@@ -30,11 +29,7 @@ from trimtab.benchmarks.training.folder import (
 )
 from trimtab.benchmarks.training.locking import locked, remedy, remove_leftovers
 from trimtab.benchmarks.training.plan import Plan
-from trimtab.benchmarks.training.provenance import (
-    check_same_base,
-    check_same_start,
-    write_provenance,
-)
+from trimtab.benchmarks.training.provenance import check_same_start, write_provenance
 from trimtab.benchmarks.training.result import Progress, Result
 from trimtab.benchmarks.training.rows import STOPPED_EARLY
 from trimtab.benchmarks.training.run import Run
@@ -50,7 +45,6 @@ from trimtab.benchmarks.training.store import (
 )
 from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.errors import TrimtabError
-from trimtab.files import limit_reached
 
 __all__ = ["check", "is_done", "train"]
 
@@ -83,17 +77,18 @@ def train(
     """
     try:
         local, store = localise(config)
-        with within_memory():
-            return _train(local, store, progress, wait=wait, callbacks=callbacks)
-    except OSError as error:  # such as a full disk under a simulator's temporary files
+        return _train(local, store, progress, wait=wait, callbacks=callbacks)
+    except (OSError, MemoryError) as error:
         if fault_of_own_code(error) is not None:
             raise
-        path = error.filename or "a file"
-        cure = limit_reached(error) or (
-            "free the disk or choose writable folders with out= and TMPDIR"
-        )
+        if isinstance(error, MemoryError):
+            raise TrimtabError(
+                f"not enough memory: {error}; lower num_envs, buffer_size, history or act_steps"
+            ) from error
+        # Such as a full disk under a simulator's temporary files.
         raise TrimtabError(
-            f"cannot write or read {path}: {error.strerror or error}; {cure}"
+            f"cannot write or read {error.filename or 'a file'}: {error.strerror or error}; free "
+            "the disk or choose writable folders with out= and TMPDIR"
         ) from error
 
 
@@ -106,11 +101,10 @@ def check(config: RunConfig) -> None:
         TrimtabError: the error with which :func:`train` would refuse the run.
     """
     local, _ = localise(config)
-    with within_memory():
-        plan = checked_plan(local)
-        check_method(plan)
-        plan.load_dataset()
-        check_data(plan)
+    plan = checked_plan(local)
+    check_method(plan)
+    plan.load_dataset()
+    check_data(plan)
 
 
 def is_done(config: RunConfig) -> bool:
@@ -167,20 +161,19 @@ def _train(
     check_data(plan)
     torch.set_num_threads(config["threads"])  # the plan has restored the caller's number
     with locked(folder, wait=wait) as held:
-        if store is None:
-            return _resume_or_start(
-                plan, folder, progress, callbacks, held, resume_stopped=resume_stopped
-            )
-        remote = RemoteRun(store, path, folder)
-        remote.download(is_light)
-        if _finished(folder, plan, resume_stopped=resume_stopped) is None:
-            remote.download()
-        uploading = (*callbacks, UploadAtCheckpoints(remote))
+        remote = None if store is None else RemoteRun(store, path, folder)
+        if remote is not None:
+            remote.download(is_light)
+            if _finished(folder, plan, resume_stopped=resume_stopped) is None:
+                remote.download()
+            callbacks = (*callbacks, UploadAtCheckpoints(remote))
         result = _resume_or_start(
-            plan, folder, progress, uploading, held, resume_stopped=resume_stopped
+            plan, folder, progress, callbacks, held, resume_stopped=resume_stopped
         )
+        if remote is None:
+            return result
         if not result.already_done:
-            remote.upload(tries=3)
+            remote.upload()
     # The address that was given, not the scratch folder that stands for it.
     return dataclasses.replace(result, address=join_address(config.asked["out"], path))
 
@@ -240,7 +233,7 @@ def _finished(folder: Path, plan: Plan, *, resume_stopped: bool) -> Result | Non
         return None
     check_done(folder)
     _check_begun(folder)
-    check_same_base(folder, plan)
+    check_same_start(folder, plan, data=False)
     result = read_result(folder)
     if resume_stopped and STOPPED_EARLY in result:
         return None

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from played import evaluate
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.decision_transformer import DecisionTransformer
 from trimtab.algorithms.phases import Budget
-from trimtab.benchmarks.training.evaluate import evaluate, torch_act
+from trimtab.benchmarks.training.evaluate import torch_act
 from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.replay import ReplayBuffer

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -18,7 +20,6 @@ from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.pictures import FIGURE
 from trimtab.benchmarks.board.sources import sources_of
-from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
 from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows
 from trimtab.benchmarks.cli.surroundings import answer_stream
@@ -84,7 +85,7 @@ def bench(
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
     folder = Path(out) if out else Path("runs" if is_address(runs) else runs) / "suites" / name
     if action == "status":
-        background.print_status(folder, runs, format)
+        _print_status(folder, runs, format)
         return 0
     if action == "plan":
         _print_plan(estimate_suite(loaded, Path(runs), _done(folder)), workers, format)
@@ -112,8 +113,41 @@ def bench(
 
 def _done(folder: Path) -> set[str]:
     """Return the runs of a suite that are finished, as far as an earlier call has noted it."""
-    done = (background.note_of(folder) or {}).get("folders", {})
+    done = (_note_of(folder) or {}).get("folders", {})
     return {run.replace("/", " seed ") for run in done}
+
+
+def _print_status(folder: Path, runs: str, format: str) -> None:
+    """Print how far the suite is whose tables are, or will be, in a folder.
+
+    Raises:
+        TrimtabError: if it was never begun.
+    """
+    note = _note_of(folder)
+    if note is None:
+        raise TrimtabError(f"bench: nothing was begun in {folder}; leave the word status out")
+    done, waiting = list(note["folders"]), note.get("waiting", [])
+    state = "running" if locking.in_use(folder) else "stopped" if waiting else "done"
+    if format == "json":
+        print_json({"state": state, "done": done, "waiting": waiting})
+        return
+    hint = {
+        "running": "it goes on",
+        "stopped": "run the same command to resume",
+        "done": "that is all",
+    }
+    print_line(f"{len(done)} of {len(done) + len(waiting)} runs are done; {hint[state]}")
+    print_line(f"trimtab runs {shlex.quote(runs)} shows how far each is")
+
+
+def _note_of(folder: Path) -> Mapping[str, Any] | None:
+    """Return what a suite has noted in the folder of its tables; None where it cannot be read."""
+    try:
+        found = read_json(folder / SUITE_NOTE, "suite")
+    except TrimtabError:
+        return None
+    whole = isinstance(found, dict) and isinstance(found.get("folders"), dict)
+    return found if whole and isinstance(found.get("waiting", []), list) else None
 
 
 def _print_plan(plan: Estimate, workers: int, format: str) -> None:

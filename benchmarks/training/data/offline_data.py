@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
-from trimtab.benchmarks.training.locking import locked, remedy, remove_leftovers
+from trimtab.benchmarks.training.folder import (
+    CHECKPOINT,
+    RESULT,
+    is_run,
+    read_provenance,
+    read_result,
+)
+from trimtab.benchmarks.training.locking import locked, remove_leftovers
 from trimtab.datasets.catalog import format_of
 from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
 from trimtab.datasets.formats.contents import Summary, scanned
@@ -21,7 +28,7 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
-from trimtab.files import read_json, resolved, sha256_json
+from trimtab.files import resolved, sha256_json
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +38,6 @@ STREAMS = "streams"
 """Folder below ``out`` where the columns of streamed datasets are kept."""
 
 Progress = Callable[[float], None]
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether ``folder`` is that of a run, finished or not."""
-    return (folder / "provenance.json").is_file()
 
 
 def open_dataset(
@@ -182,7 +184,7 @@ def dataset_of_runs(folders: Sequence[str], env: EnvSpec) -> Dataset:
         digest = ContentHash("", env.id, env.options, *limits)
         for episode in found:
             digest.add(episode)
-        result = _record(path / "result.json")
+        result = read_result(path)
         known = {key: result.get(key) for key in ("algorithm", "config_hash", "seed", "env_steps")}
         sources.append({**known, "content_hash": digest.hexdigest()})
         episodes += found
@@ -202,37 +204,21 @@ def dataset_of_runs(folders: Sequence[str], env: EnvSpec) -> Dataset:
     return dataset
 
 
-def _record(path: Path) -> dict[str, Any]:
-    """Return a JSON object that a run wrote."""
-    try:
-        value = read_json(path, "record of a run")
-    except TrimtabError as error:
-        raise TrimtabError(f"dataset: {error}; {remedy(path.parent)}") from error
-    if not isinstance(value, dict):
-        raise TrimtabError(
-            f"dataset: {path} is damaged: it is no JSON object; {remedy(path.parent)}"
-        )
-    return value
-
-
 def _replayed(folder: Path, env: EnvSpec) -> list[Episode]:
     """Return the episodes in the replay buffer of the run in ``folder``."""
     if not is_run(folder):
         raise TrimtabError(f"dataset: {folder} is not the folder of a run; give one, as train said")
-    task = _record(folder / "provenance.json").get("env")
-    if not isinstance(task, dict) or not {"id", "options", "fingerprint"} <= task.keys():
+    task = read_provenance(folder).get("env", {})
+    if task.get("fingerprint") != env.fingerprint:
         raise TrimtabError(
-            f"dataset: {folder / 'provenance.json'} is damaged: it names no task; {remedy(folder)}"
+            f"dataset: {folder} is a run of {task.get('id')} with env_options "
+            f"{task.get('options')}, this one is of {env.id} with {dict(env.options)}: "
+            f"fingerprints {task.get('fingerprint')} and {env.fingerprint} differ; give runs of "
+            "the same task, options and physics"
         )
-    if task["fingerprint"] != env.fingerprint:
-        raise TrimtabError(
-            f"dataset: {folder} is a run of {task['id']} with env_options {task['options']}, this "
-            f"one is of {env.id} with {dict(env.options)}: fingerprints {task['fingerprint']} and "
-            f"{env.fingerprint} differ; give runs of the same task, options and physics"
-        )
-    if not (folder / "result.json").is_file():
+    if not (folder / RESULT).is_file():
         raise TrimtabError(f"dataset: {folder} has not finished; run it again to finish it")
-    state: Any = load_checkpoint(folder / "checkpoint")
+    state: Any = load_checkpoint(folder / CHECKPOINT)
     if state is None:
         raise TrimtabError(
             f"dataset: {folder} has lost its checkpoint, where its replay buffer was; move that "

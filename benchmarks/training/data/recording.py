@@ -155,16 +155,9 @@ class Stage:
                     attempt=attempt,
                     success_key=self.env.success_key,
                 )
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:  # a setting that the controller refuses
-            if isinstance(error, TrimtabError):
-                raise
+        except (TrimtabError, OSError, MemoryError):
+            raise
+        except Exception as error:  # a setting that the controller refuses
             raise TrimtabError(
                 f"recipe {self.recipe['id']}: its controller cannot act with these settings: "
                 f"{' '.join(str(error).split())[:300]}; check dataset.controller.*"

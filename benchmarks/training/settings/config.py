@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,8 +77,6 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
 
 
 def _composed(words: Sequence[str]) -> DictConfig:
-    for word in words:
-        _check_is_text(word)
     with _in_a_line():
         return compose_words(checked_words(words))
 
@@ -96,18 +92,6 @@ def _in_a_line() -> Iterator[None]:
         raise TrimtabError(f"settings: {CIRCLE}") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise TrimtabError(_fault_of(error)) from error
-
-
-def _check_is_text(word: str) -> None:
-    """Refuse the name of a file whose bytes are no text: what a run writes is UTF-8."""
-    try:
-        word.encode()
-    except UnicodeEncodeError as error:
-        name, coding = os.fsencode(word), sys.getfilesystemencoding()
-        raise TrimtabError(
-            f"{word.partition('=')[0]}: the bytes of {name!r} are no text in {coding}; rename "
-            "the file or folder, or give a link to it"
-        ) from error
 
 
 def _fault_of(error: Exception) -> str:

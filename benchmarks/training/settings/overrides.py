@@ -22,7 +22,6 @@ from trimtab.benchmarks.training.settings.groups import (
     is_file_of_settings,
     name_in_group,
 )
-from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.benchmarks.training.settings.run_settings import RunSettings
 from trimtab.benchmarks.training.settings.words import closest, nearest, quoted
 from trimtab.datasets.catalog import external_datasets
@@ -179,12 +178,8 @@ def check_name(group: str, name: str, options: Sequence[str]) -> None:
         options: the names there are.
 
     Raises:
-        TrimtabError: with the name of now, or the nearest right one.
+        TrimtabError: with the nearest right one.
     """
-    if group == GROUPS[0] and name in RENAMED:
-        raise TrimtabError(
-            f"{group}={name}: is called {RENAMED[name]} now; write {group}={RENAMED[name]}"
-        )
     if name not in options:
         known = nearest(name, options)
         more = f"; trimtab list {group} shows them" if known.startswith("there are") else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from trimtab.benchmarks.training.tracking import Kind, TrackedRun, Tracker
+from trimtab.benchmarks.training.tracking import Kind, TrackedRun
 
 SECONDS_TO_FLUSH = 10
 """The longest that a point waits in memory."""
@@ -41,8 +41,4 @@ class TensorBoard:
         self._writer.close()
 
 
-def _start(run: TrackedRun) -> Tracker:
-    return TensorBoard(run)
-
-
-TRACKER = Kind("tensorboard", "tensorboardX", _start)
+TRACKER = Kind("tensorboard", "tensorboardX", TensorBoard)

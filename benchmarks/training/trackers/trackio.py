@@ -8,8 +8,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trimtab.benchmarks.training.locking import check_writable
-from trimtab.benchmarks.training.tracking import Kind, TrackedRun, Tracker
+from trimtab.benchmarks.training.tracking import Kind, TrackedRun
+from trimtab.errors import TrimtabError
+from trimtab.files import unwritable
 
 PROJECT = "trimtab"
 DIRECTORY = "TRACKIO_DIR"
@@ -53,16 +54,16 @@ class Trackio:
             trackio.finish()  # of this process's run; the run's own would be repeated at its exit
 
 
-def _start(run: TrackedRun) -> Tracker:
-    return Trackio(run)
-
-
 def _check() -> None:
     """Check that its database can be written: else it would only warn, and keep no curve."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
     folder = os.environ.get(DIRECTORY) or os.path.expanduser(f"{home}/trackio")
-    check_writable(Path(folder), DIRECTORY, "tracker=trackio")
+    if reason := unwritable(Path(folder)):
+        raise TrimtabError(
+            f"tracker=trackio: {DIRECTORY}: {folder} cannot be written: {reason}; set {DIRECTORY} "
+            "to a writable folder"
+        )
 
 
-TRACKER = Kind("trackio", "trackio", _start, _check)
+TRACKER = Kind("trackio", "trackio", Trackio, _check)

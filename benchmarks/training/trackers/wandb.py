@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.benchmarks.training.tracking import Kind, TrackedRun, Tracker
+from trimtab.benchmarks.training.tracking import Kind, TrackedRun
 from trimtab.errors import TrimtabError
 
 PROJECT = "trimtab"
@@ -63,10 +63,6 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def _start(run: TrackedRun) -> Tracker:
-    return WeightsAndBiases(run)
-
-
 def _check() -> None:
     mode = os.environ.get(MODE, "")
     if mode and mode not in _MODES:
@@ -76,4 +72,4 @@ def _check() -> None:
         )
 
 
-TRACKER = Kind("wandb", "wandb", _start, _check)
+TRACKER = Kind("wandb", "wandb", WeightsAndBiases, _check)

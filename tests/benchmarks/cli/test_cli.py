@@ -136,7 +136,6 @@ def test_help_shows_the_chosen_methods_and_policys_own_settings(
     ("words", "part"),
     [
         (["train", "--help", "algorithm=dsrl_n"], "did you mean dsrl_na?"),
-        (["train", "--help", "algorithm=d_ppo"], "is called dropout_ppo now"),
         (["trian"], "did you mean train?"),
         (["train", "env=gym/Hoper-v5", "algorithm=sac"], "gym/Hopper-v5"),
         (["train", "env=gym/Hopper-v5", "algorithm=sca"], "did you mean sac?"),
@@ -257,19 +256,6 @@ def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path)
     assert board.returncode == 0, board.stderr
     assert json.loads(board.stdout)
     assert (place / "board" / "leaderboard.md").is_file()
-
-
-def test_a_baseline_may_be_called_by_its_former_name(
-    root: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    rows = root / "benchmarks" / "results" / "online-relatives" / "episodes.parquet"
-    answers = []
-    for name in ("d_ppo", "dropout_ppo"):
-        with pytest.raises(SystemExit) as ended:
-            main(["leaderboard", f"runs={rows}", f"baseline={name}", "format=json"])
-        assert ended.value.code == 0
-        answers.append(capfd.readouterr().out)
-    assert answers[0] == answers[1] and "baseline=dropout_ppo" in answers[0]
 
 
 def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path) -> None:

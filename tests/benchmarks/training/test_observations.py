@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from played import evaluate
 
 from trimtab.algorithms.on_policy.pdppo import PDPPO
-from trimtab.benchmarks.training.evaluate import evaluate
 from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run

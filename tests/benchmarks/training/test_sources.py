@@ -345,9 +345,9 @@ def no_result(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (no_object, "is damaged: it is no JSON object"),
-        (no_task, "is damaged: it names no task"),
-        (no_result, "is damaged: it is no JSON object"),
+        (no_object, "provenance.json is not a JSON object"),
+        (no_task, "provenance.json lacks config_hash"),
+        (no_result, "result.json is not a JSON object"),
         (unfinished, "has not finished; run it again"),
         (emptied, "has lost its checkpoint"),
         (not_a_run, "is not the folder of a run"),

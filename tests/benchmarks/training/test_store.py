@@ -271,12 +271,8 @@ def test_addresses_keep_their_options_at_their_end() -> None:
         (["train", *WORDS, "base=file://{}/none"], "base=file://{}/none: there is no run"),
         (["runs", "file://{}/none"], "runs=file://{}/none: there is no run"),
         (["runs", "file://{}/none?a=b"], "runs=file://{}/none?a=b: "),
-        (
-            ["train", *WORDS, "base=file://{}/plain/seed0"],
-            "its files were not uploaded by a run with out=<address>; give the "
-            "plain path: {}/plain/seed0",
-        ),
-        (["runs", "file://{}/plain"], "give the plain path: {}/plain"),
+        (["train", *WORDS, "base=file://{}/plain/seed0"], "that out=<address> uploaded; see trimt"),
+        (["runs", "file://{}/plain"], "there is no run that out=<address> uploaded; give a path"),
         (["train", *WORDS, "out=file:///proc/nope"], "another place with out=…"),
         (["leaderboard", "runs=file://{}/none"], "there is no run"),
         (["leaderboard", "out=file://{}/none"], "out=file://{}/none: takes no address"),

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from played import evaluate
 
 from trimtab.algorithms.phases import Outcome
 from trimtab.benchmarks.cli.screen import print_result
 from trimtab.benchmarks.training import run as loop
-from trimtab.benchmarks.training.evaluate import evaluate
 from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run

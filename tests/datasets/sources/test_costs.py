@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from played import evaluate
 
-from trimtab.benchmarks.training.evaluate import evaluate
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 from trimtab.datasets.episodes import Dataset

@@ -22,8 +22,7 @@ from trimtab.benchmarks.training.settings.catalog import (
     is_faithful,
 )
 from trimtab.benchmarks.training.settings.config import compose_run
-from trimtab.benchmarks.training.settings.groups import group_options, heading
-from trimtab.benchmarks.training.settings.renamed import RENAMED
+from trimtab.benchmarks.training.settings.groups import heading
 from trimtab.types import TrimtabError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -140,12 +139,6 @@ def test_files_of_users_are_read_with_a_byte_order_mark_and_when_they_change(
             assert config["algorithm"]["tau"] == float(tau)
     assert {"mine", "own"} <= {row["algorithm"] for row in LISTINGS["algorithm"]("algorithm", "")}
     assert heading("algorithm", "mine") == heading("algorithm", "own") == "As it is told."
-
-
-def test_a_renamed_method_is_there_under_its_new_name_only() -> None:
-    names = group_options("algorithm")
-    for former, name in RENAMED.items():
-        assert name in names and former not in names
 
 
 def test_methods_are_listed_by_family() -> None:

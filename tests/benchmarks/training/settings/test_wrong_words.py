@@ -20,8 +20,6 @@ NAMES = [
     (["online_step=1"], "did you mean online_steps?"),
     (["xyzzy=1"], "there is no such setting; there are 42, such as env, env_options, "),
     (["algorithm=dsrl_sak"], "algorithm=dsrl_sak: did you mean dsrl_sac?"),
-    (["algorithm=d_ppo"], "algorithm=d_ppo: is called dropout_ppo now; write algorithm=dropout"),
-    (["algorithm.clip=0.1", "algorithm=d_ppo"], "algorithm=d_ppo: is called dropout_ppo now"),
     (["policy.hidden=[8]", "policy=flwo"], "policy=flwo: did you mean flow?"),
     (["dataset.episodes=4", "dataset=two_rotes"], "dataset=two_rotes: did you mean two_routes?"),
     (["algorithm.lerning_rate=1"], "did you mean learning_rate?"),
@@ -97,7 +95,7 @@ def test_thousands_of_layers_are_refused() -> None:
     many = ",".join(["8"] * 3000)
     config = compose_run(["env=gym/Hopper-v5", "algorithm=sac", f"algorithm.hidden=[{many}]"])
     with pytest.raises(TrimtabError, match="at most 256 layers"):
-        checked_plan(config).make_initial_state()
+        _ = checked_plan(config).initial_state
 
 
 @pytest.mark.parametrize(("words", "expected"), NAMES)
@@ -185,6 +183,6 @@ def test_a_value_that_a_constructor_refuses_is_one_line(
     plan = checked_plan(compose_run([ENV, *words]))
     said = "sac cannot be made with these settings: an odd number, please; check algorithm"
     with pytest.raises(TrimtabError, match=said) as error:
-        plan.make_initial_state()
+        _ = plan.initial_state
     assert "\n" not in str(error.value)
-    checked_plan(compose_run([ENV, *words, "+algorithm.odd=3"])).make_initial_state()
+    _ = checked_plan(compose_run([ENV, *words, "+algorithm.odd=3"])).initial_state
