@@ -271,7 +271,7 @@ def write_what_is_read(work: Path) -> None:
     subprocess.run([*TRIMTAB, *judged], check=True, capture_output=True)
 
 
-TRIMTAB = (sys.executable, "-m", "trimtab.benchmarks.cli.main")
+TRIMTAB = (sys.executable, "-m", "trimtab.benchmarks.cli.start")
 
 
 def environment(name: str, folder: Path) -> Path:

@@ -13,19 +13,21 @@ import importlib
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 
 from trimtab.benchmarks.cli.surroundings import (
     answer_alone,
     check_renderer,
     check_streams,
+    limits_told,
     log_level,
 )
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import HELP, Command, parse, wants_only_text
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.core.signals import RESUMES, sigterm_as_exit
-from trimtab.errors import TrimtabError, nearest
+from trimtab.benchmarks.core.signals import RESUMES, interrupts_noted, sigterm_as_exit
+from trimtab.errors import Stopped, TrimtabError, nearest
 from trimtab.plugins import add_plugin
 from trimtab.version import __version__
 
@@ -41,7 +43,15 @@ usage: trimtab <command> key=value ...        trimtab <command> --help explains 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Carry out the command line and exit with its code."""
-    sys.exit(_carried_out(list(sys.argv[1:] if words is None else words)))
+    words = list(sys.argv[1:] if words is None else words)
+    with interrupts_noted() as interrupted:
+        try:
+            code = _carried_out(words, interrupted)
+        except Exception as error:
+            if not interrupted.is_set():
+                raise
+            code = _interrupted(words, error)
+    sys.exit(code)
 
 
 def console() -> None:
@@ -75,22 +85,23 @@ def _end(codes: Sequence[int]) -> None:
         os._exit(codes[0])
 
 
-def _carried_out(words: Sequence[str]) -> int:
+def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
     """Carry out the command line; return its exit code. What is wrong is told in one line."""
     try:
         check_streams()
         check_renderer()
         logging.basicConfig(level=log_level(), format="%(message)s")
         alone = answer_alone() if wants_only_text(words) else contextlib.nullcontext()
-        with sigterm_as_exit(_then(words)), in_a_line(), alone:
+        with sigterm_as_exit(_then(words)), in_a_line(), limits_told(), alone:
             code = run(words)
         sys.stdout.flush()
     except TrimtabError as error:
+        if interrupted.is_set() and not isinstance(error, Stopped):  # it is what came of that
+            return _interrupted(words, error)
         print_error(str(error))
         code = error.exit_code
     except KeyboardInterrupt:
-        print_error(f"interrupted; {_then(words)}")
-        code = 130
+        code = _interrupted(words)
     except SystemExit as ended:  # by a simulator, or by code that Trimtab imported
         if isinstance(ended.__context__, BrokenPipeError):  # rich, where nobody reads a table on
             _silence()
@@ -127,6 +138,13 @@ def _carried_out(words: Sequence[str]) -> int:
 def _then(words: Sequence[str]) -> str:
     """Return what a person is told whose command was stopped: a server has nothing to resume."""
     return "the server is stopped" if "serve" in words else RESUMES
+
+
+def _interrupted(words: Sequence[str], error: BaseException | None = None) -> int:
+    """Say that the command was interrupted, and what else went wrong in it after that."""
+    more = "" if error is None else f" (it ended with: {' '.join(str(error).split())[:300]})"
+    print_error(f"interrupted; {_then(words)}{more}")
+    return 130
 
 
 def _silence() -> None:

@@ -10,9 +10,11 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import TextIO
 
 from trimtab.errors import TrimtabError
+from trimtab.files import limit_reached
 
 __all__ = [
-    "LOG", "answer_alone", "answer_stream", "check_renderer", "check_streams", "log_level",
+    "LOG", "answer_alone", "answer_stream", "check_renderer", "check_streams", "limits_told",
+    "log_level",
 ]  # fmt: skip
 
 
@@ -46,6 +48,22 @@ def check_streams() -> None:
         raise TrimtabError("standard output is closed; send it to a file, or to /dev/null")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def limits_told() -> Iterator[None]:
+    """Tell in one line what fails because of a limit of the shell (``ulimit``).
+
+    Raises:
+        TrimtabError: in the place of the exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = None if isinstance(error, TrimtabError) else limit_reached(error)
+        if reason is None:
+            raise
+        raise TrimtabError(f"{' '.join(str(error).split())[:200]}; {reason}") from error
 
 
 def check_renderer() -> None:

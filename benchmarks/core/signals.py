@@ -1,4 +1,4 @@
-"""SIGTERM, which cluster schedulers and ``kill`` send before they end a process."""
+"""SIGTERM, which cluster schedulers and ``kill`` send before they end a process; and Ctrl+C."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from trimtab.errors import Stopped
@@ -14,26 +15,31 @@ from trimtab.errors import Stopped
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["RESUMES", "sigterm_as_event", "sigterm_as_exit", "sigterm_cancels"]
+__all__ = [
+    "RESUMES", "interrupts_cancel", "interrupts_noted", "sigterm_as_event", "sigterm_as_exit",
+    "sigterm_cancels",
+]  # fmt: skip
 
 RESUMES = "run the same command to resume"
 """What a person is told whose command was stopped."""
 
 
 @contextmanager
-def _on_sigterm(handle: Callable[..., object]) -> Iterator[None]:
-    """Call ``handle`` on SIGTERM for as long as this lasts.
+def _answered(number: signal.Signals, handle: Callable[..., object]) -> Iterator[None]:
+    """Call ``handle`` on a signal for as long as this lasts.
 
-    Only a process's main thread may take signals; elsewhere nothing changes.
+    Only a process's main thread may take signals; elsewhere nothing changes. The same holds for
+    Ctrl+C where a shell or a caller has this process ignore it.
     """
-    if threading.current_thread() is not threading.main_thread():
+    ignored = number == signal.SIGINT and signal.getsignal(number) in (signal.SIG_IGN, None)
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, handle)
+    before = signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 @contextmanager
@@ -44,7 +50,7 @@ def sigterm_as_event() -> Iterator[threading.Event]:
     handler.
     """
     told = threading.Event()
-    with _on_sigterm(lambda *_: told.set()):
+    with _answered(signal.SIGTERM, lambda *_: told.set()):
         yield told
     if told.is_set():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -70,8 +76,24 @@ def sigterm_as_exit(then: str = RESUMES) -> Iterator[None]:
                 os.write(2, line.encode())
         os._exit(Stopped.exit_code)
 
-    with _on_sigterm(leave):
+    with _answered(signal.SIGTERM, leave):
         yield
+
+
+@contextmanager
+def interrupts_noted() -> Iterator[threading.Event]:
+    """Note that SIGINT came. It raises ``KeyboardInterrupt``, as it does without this.
+
+    During an import, or in a callback from C, that may come out as another exception.
+    """
+    noted = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.set()
+        signal.default_int_handler(number, frame)
+
+    with _answered(signal.SIGINT, note):
+        yield noted
 
 
 @contextmanager
@@ -83,5 +105,16 @@ def sigterm_cancels(task: asyncio.Task[None]) -> Iterator[threading.Event]:
         told.set()
         loop.call_soon_threadsafe(task.cancel)
 
-    with _on_sigterm(cancel):
+    with _answered(signal.SIGTERM, cancel):
         yield told
+
+
+@contextmanager
+def interrupts_cancel() -> Iterator[None]:
+    """Let Ctrl+C cancel what ``asyncio.run`` runs, and be raised when that has ended.
+
+    Raised anywhere in an event loop, it would leave coroutines that were never awaited. asyncio
+    takes the signal only where Python's own handler has it.
+    """
+    with _answered(signal.SIGINT, signal.default_int_handler):
+        yield

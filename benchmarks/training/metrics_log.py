@@ -17,6 +17,7 @@ from torch import Tensor
 from trimtab.benchmarks.training.folder import log_fault
 from trimtab.benchmarks.training.locking import remedy
 from trimtab.errors import Stopped, TrimtabError
+from trimtab.files import limit_reached
 from trimtab.types import Metrics
 
 __all__ = ["MetricsLog", "NotFinite", "placed"]
@@ -176,6 +177,5 @@ class MetricsLog:
         except OSError as error:
             if self.path.is_dir():
                 raise TrimtabError(f"{self.path} is no file; {remedy(self.path.parent)}") from error
-            raise TrimtabError(
-                f"cannot write {self.path}: {error.strerror}; free the disk or choose another out="
-            ) from error
+            cure = limit_reached(error) or "free the disk or choose another out="
+            raise TrimtabError(f"cannot write {self.path}: {error.strerror}; {cure}") from error

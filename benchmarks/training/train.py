@@ -45,6 +45,7 @@ from trimtab.benchmarks.training.store import (
 )
 from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.errors import TrimtabError
+from trimtab.files import limit_reached
 
 __all__ = ["check", "is_done", "train"]
 
@@ -86,9 +87,12 @@ def train(
                 f"not enough memory: {error}; lower num_envs, buffer_size, history or act_steps"
             ) from error
         # Such as a full disk under a simulator's temporary files.
+        path = error.filename or "a file"
+        cure = limit_reached(error) or (
+            "free the disk or choose writable folders with out= and TMPDIR"
+        )
         raise TrimtabError(
-            f"cannot write or read {error.filename or 'a file'}: {error.strerror or error}; free "
-            "the disk or choose writable folders with out= and TMPDIR"
+            f"cannot write or read {path}: {error.strerror or error}; {cure}"
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import io
 import json
@@ -40,6 +41,61 @@ def _beside(path: Path, *, folder: bool = False) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
 
 
+_LIMITS = {
+    errno.EMFILE: ("NOFILE", "-n", "{} open files"),
+    errno.EFBIG: ("FSIZE", "-f", "files of {} bytes"),
+    errno.EAGAIN: ("NPROC", "-u", "{} processes and threads"),
+    errno.ENOMEM: ("AS", "-v", "{} bytes of memory"),
+}
+"""What a limit of the shell refuses: its name, the word of ``ulimit``, and what it allows."""
+_REFUSED = {
+    "can't start new thread": errno.EAGAIN,
+    "failed to map segment from shared object": errno.ENOMEM,
+}
+"""How libraries say it that raise no ``OSError``."""
+_FORKS = ("_execute_child", "_launch", "spawnv_passfds")
+"""Functions of the standard library that start processes."""
+
+
+def limit_reached(error: BaseException) -> str | None:
+    """Return which limit of the shell has ended something, and what to do; None if none has.
+
+    Args:
+        error: what was raised; what it came of is looked at, too.
+    """
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    cause: BaseException | None = error
+    while cause is not None:
+        refused = next((number for text, number in _REFUSED.items() if text in str(cause)), None)
+        if isinstance(cause, OSError) and (cause.errno != errno.EAGAIN or _in_a_fork(cause)):
+            refused = cause.errno
+        known = _LIMITS.get(refused or 0)
+        if isinstance(cause, MemoryError):
+            known = _LIMITS[errno.ENOMEM]
+        if known is not None:
+            name, word, allows = known
+            most = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
+            if most != resource.RLIM_INFINITY:
+                return (
+                    f"the shell allows {allows.format(f'{most:,}')}; raise that with ulimit {word}"
+                )
+        cause = cause.__cause__
+    return None
+
+
+def _in_a_fork(error: OSError) -> bool:
+    """Return whether a process was being started; a lock that is held is "unavailable" as well."""
+    at = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code.co_name in _FORKS:
+            return True
+        at = at.tb_next
+    return False
+
+
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """Turn an operating system's refusal into the one line that a user needs."""
@@ -47,7 +103,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        remedy = "free the disk or choose a writable folder"
+        remedy = limit_reached(error) or "free the disk or choose a writable folder"
         raise TrimtabError(f"cannot write {path}: {reason}; {remedy}") from error
 
 

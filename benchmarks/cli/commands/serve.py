@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from trimtab.benchmarks.cli.screen import print_line
-from trimtab.benchmarks.core.signals import sigterm_cancels
+from trimtab.benchmarks.core.signals import interrupts_cancel, sigterm_cancels
 from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["serve"]
@@ -51,13 +51,14 @@ def serve(
             inputs=chosen,
             bounds=Bounds(connections=connections),
         )
-        asyncio.run(
-            _until_stopped(
-                server.run(
-                    lambda at: print_line(f"serving {policy} at ws://{_in_address(host)}:{at}")
+        with interrupts_cancel():
+            asyncio.run(
+                _until_stopped(
+                    server.run(
+                        lambda at: print_line(f"serving {policy} at ws://{_in_address(host)}:{at}")
+                    )
                 )
             )
-        )
     finally:
         process.close()
     return 0

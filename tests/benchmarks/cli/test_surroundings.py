@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from trimtab.benchmarks.cli import main as command_line
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 from trimtab.benchmarks.cli.words import wants_only_text
+<<<<<<< HEAD
+=======
+from trimtab.benchmarks.core.signals import interrupts_cancel, interrupts_noted
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.errors import TrimtabError
+>>>>>>> parent of c257b4a3 (The command line no longer tells limits of the shell, nor an interrupt within an import, apart from other errors)
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
 ENDS = """
@@ -150,6 +159,51 @@ def test_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
     assert "gymnasium" in line and "make an environment from its lock" in line
 
 
+def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As out of the import of a module in C."""
+
+    def importing(words: object, interrupt: bool = True) -> int:
+        try:
+            if interrupt:
+                signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            pass
+        raise ImportError("initialization failed")
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(command_line, "run", importing)
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["list", "env"])
+    assert ended.value.code == 130
+    told = capfd.readouterr().err
+    assert told.startswith("trimtab: interrupted; run the same command to resume (it ended")
+    assert "ImportError: initialization failed" in told and told.count("\n") == 1
+    monkeypatch.setattr(command_line, "run", lambda words: importing(words, interrupt=False))
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["list", "env"])
+    assert ended.value.code == 2 and "initialization failed" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_of_an_event_loop_cancels_what_it_runs() -> None:
+    """As of a server: within it, nothing is raised where the interrupt comes."""
+    found = []
+
+    async def wait() -> None:
+        signal.raise_signal(signal.SIGINT)
+        found.append("went on")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            found.append("cancelled")
+
+    with pytest.raises(KeyboardInterrupt), interrupts_noted(), interrupts_cancel():
+        asyncio.run(wait())
+    assert found == ["went on", "cancelled"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
@@ -167,3 +221,34 @@ def test_however_a_command_ends_its_code_is_told(
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == code and done.stderr.startswith(line)
     assert len(done.stderr.splitlines()) == bool(line)
+
+
+SOON = """
+import os, signal, sys
+module = sys.argv[-1]
+class Presses:
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Presses())
+from trimtab.benchmarks.cli.start import console
+sys.argv = ["trimtab", "list", "env"]
+console()
+"""
+"""Ctrl+C while a module, the last word, is about to be imported."""
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("trimtab.benchmarks.cli.main", -signal.SIGINT),
+        ("trimtab.benchmarks.cli.words", -signal.SIGINT),
+        ("trimtab.benchmarks.cli.commands.listing", 130),  # by then a line says so
+    ],
+)
+def test_ctrl_c_before_a_command_has_begun_shows_no_traceback(module: str, code: int) -> None:
+    command = [sys.executable, "-c", SOON, module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and not done.stdout
+    assert done.stderr.count("\n") == (code == 130)

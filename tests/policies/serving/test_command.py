@@ -23,7 +23,7 @@ from trimtab.policies.serving.codec import pack
 pytestmark = pytest.mark.slow
 
 BundleOf = Callable[[str], Path]
-TRIMTAB = [sys.executable, "-m", "trimtab.benchmarks.cli.main"]
+TRIMTAB = [sys.executable, "-m", "trimtab.benchmarks.cli.start"]
 
 
 @contextmanager
