@@ -13,6 +13,7 @@ import torch
 from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.generator import Generator
 from trimtab.algorithms.phases import Budget, Phase
+from trimtab.benchmarks.core.memory import want_of_memory
 from trimtab.benchmarks.training.base import base_identity, base_label, load_base, training
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
 from trimtab.benchmarks.training.dataset import data_identity, load_dataset, load_expert
@@ -361,8 +362,8 @@ def _constructor_errors(what: str, where: str) -> Iterator[None]:
     """Turn an error of a constructor into a TrimtabError of one line."""
     try:
         yield
-    except TrimtabError:
-        raise
-    except (TypeError, ValueError, RuntimeError, IndexError, MemoryError) as error:
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        if isinstance(error, TrimtabError) or want_of_memory(error):
+            raise
         line = " ".join(str(error).split())
         raise TrimtabError(f"{what} with these settings: {line}; check {where}") from error

@@ -320,4 +320,26 @@ def _conform(table: pa.Table, where: str) -> pa.Table:
                 f"episodes: {where} has {table[name].null_count} rows without {name}; every row "
                 "needs it"
             )
+    _check_values(table, where)
     return table
+
+
+def _check_values(table: pa.Table, where: str) -> None:
+    """Check that names are not empty and that what is counted is not negative.
+
+    Raises:
+        TrimtabError: naming the column and the value.
+    """
+    for field in SCHEMA:
+        wrong = None
+        if pa.types.is_int64(field.type):
+            least = pc.min(table[field.name]).as_py()
+            wrong = least if least is not None and least < 0 else None
+        elif field.name in _REQUIRED and pa.types.is_string(field.type):
+            shortest = pc.min(pc.utf8_length(pc.utf8_trim_whitespace(table[field.name]))).as_py()
+            wrong = "an empty text" if shortest == 0 else None
+        if wrong is not None:
+            raise TrimtabError(
+                f"episodes: {where} has {wrong} as {field.name}; restore the file, or delete its "
+                "run folder and run it again"
+            )

@@ -334,8 +334,8 @@ class UploadAtCheckpoints(Callback):
 def localise(config: RunConfig) -> tuple[RunConfig, BlobStore | None]:
     """Return the settings with local paths in place of addresses, and the store of ``out``.
 
-    The store is None if ``out`` is a path. A base at an address is downloaded, unless a server has
-    it.
+    The store is None if ``out`` is a path. A base and oracles at addresses are downloaded, unless a
+    server has them.
 
     Raises:
         TrimtabError: if an address is wrong, or nothing is there.
@@ -345,13 +345,21 @@ def localise(config: RunConfig) -> tuple[RunConfig, BlobStore | None]:
     if is_address(config["out"]):
         store = open_store(config["out"], "out")
         changes["out"] = str(scratch_of(config["out"]))
-    base = config["base"]
-    if is_address(base) and not is_server(base):  # a policy server sends no files
-        changes["base"] = str(download(base, "base"))
+    if _is_stored(config["base"]):
+        changes["base"] = str(download(config["base"], "base"))
+    if any(map(_is_stored, oracles := config["oracles"] or ())):
+        changes["oracles"] = [
+            str(download(oracle, "oracles")) if _is_stored(oracle) else oracle for oracle in oracles
+        ]
     # Settings may be localised twice: what was asked for first stays.
     asked = {key: config[key] for key in changes}
     settings = {**config.settings, **changes}
     return dataclasses.replace(config, settings=settings, asked={**asked, **config.asked}), store
+
+
+def _is_stored(text: Any) -> bool:
+    """Return whether a policy's files are at an address; a policy server sends none."""
+    return is_address(text) and not is_server(text)
 
 
 def scratch_of(address: str) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from trimtab.benchmarks.core.memory import within_memory
 from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_traceback
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.training.callbacks import Callback
@@ -78,15 +79,11 @@ def train(
     """
     try:
         local, store = localise(config)
-        return _train(local, store, progress, wait=wait, callbacks=callbacks)
-    except (OSError, MemoryError) as error:
+        with within_memory():
+            return _train(local, store, progress, wait=wait, callbacks=callbacks)
+    except OSError as error:  # such as a full disk under a simulator's temporary files
         if fault_of_own_code(error) is not None:
             raise
-        if isinstance(error, MemoryError):
-            raise TrimtabError(
-                f"not enough memory: {error}; lower num_envs, buffer_size, history or act_steps"
-            ) from error
-        # Such as a full disk under a simulator's temporary files.
         path = error.filename or "a file"
         cure = limit_reached(error) or (
             "free the disk or choose writable folders with out= and TMPDIR"
@@ -105,10 +102,11 @@ def check(config: RunConfig) -> None:
         TrimtabError: the error with which :func:`train` would refuse the run.
     """
     local, _ = localise(config)
-    plan = checked_plan(local)
-    check_method(plan)
-    plan.load_dataset()
-    check_data(plan)
+    with within_memory():
+        plan = checked_plan(local)
+        check_method(plan)
+        plan.load_dataset()
+        check_data(plan)
 
 
 def is_done(config: RunConfig) -> bool:

@@ -79,6 +79,26 @@ def test_a_value_of_the_wrong_type_is_refused_before_anything_is_written(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"env_steps": -5}, "has -5 as env_steps"),
+        ({"length": -1}, "has -1 as length"),
+        ({"algorithm": ""}, "has an empty text as algorithm"),
+        ({"env": "  "}, "has an empty text as env"),
+    ],
+)
+def test_a_value_that_no_episode_has(change: dict[str, object], part: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    with pytest.raises(TrimtabError, match=part):
+        write_episodes(path, [row(), row(seed=1, **change)])
+    assert not path.exists()
+    table = pa.Table.from_pylist([row().to_row(), row(**change).to_row()], schema=SCHEMA)
+    pq.write_table(table, path)  # by another program
+    with pytest.raises(TrimtabError, match=f"a.parquet {part}; restore the file"):
+        read_episodes(path)
+
+
 def test_a_pipe_is_not_waited_for_and_gigabytes_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     for path in (tmp_path / "pipe", tmp_path / "below" / "episodes.parquet"):
