@@ -16,12 +16,7 @@ from trimtab.benchmarks.cli import main as command_line
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 from trimtab.benchmarks.cli.words import wants_only_text
-<<<<<<< HEAD
-=======
 from trimtab.benchmarks.core.signals import interrupts_cancel, interrupts_noted
-from trimtab.benchmarks.training.settings.config import compose_run
-from trimtab.errors import TrimtabError
->>>>>>> parent of c257b4a3 (The command line no longer tells limits of the shell, nor an interrupt within an import, apart from other errors)
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
 ENDS = """
