@@ -11,7 +11,7 @@ import onnx
 from onnx import external_data_helper, helper
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes
+from trimtab.files import read_whole
 
 __all__ = [
     "Port", "float_port", "inputs_of_graph", "outputs_of_graph", "read_onnx", "seen", "starts_of",
@@ -70,10 +70,9 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
             sparse weights or random numbers, or names weights that are not in its folder.
     """
     path = Path(path)
+    data = read_whole(path)
     try:
-        model = onnx.load_model_from_string(read_bytes(path))
-    except OSError as error:
-        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's errors share no public base class
         raise TrimtabError(f"{path}: is no readable ONNX file ({str(error)[:80]})") from error
     if not model.graph.node:
