@@ -172,7 +172,9 @@ def check_fields(chosen: Any, section: str) -> None:
     values = {one.name: getattr(chosen, one.name) for one in fields(chosen) if one.init}
     for name, value in values.items():
         if not fits(value, kinds[name]):
-            raise TrimtabError(f"{section}: {name}={value}: must be {_called(kinds[name])}")
+            raise TrimtabError(
+                f"{section}: {name}={str(value)[:80]}: must be {_called(kinds[name])}"
+            )
         _check_bounds(f"{section}: ", name, values, _bounds_in(bounds[name]))
 
 
@@ -185,7 +187,7 @@ def _check_bounds(start: str, name: str, values: Mapping[str, Any], bounds: list
         if not all(limits.hold(number) for number in numbers if isinstance(number, Real)):
             others = filter(None, (one.least_of, one.most_of, one.above_of))
             by = "".join(f" ({start}{other} is a limit)" for other in others)
-            raise TrimtabError(f"{start}{name}={value}: must be {limits}{by}")
+            raise TrimtabError(f"{start}{name}={str(value)[:80]}: must be {limits}{by}")
 
 
 def keywords_of(chosen: type[Any]) -> dict[str, inspect.Parameter]:
