@@ -112,8 +112,9 @@ class BestOfPolicy(ComposedPolicy):
             chunks: what :meth:`propose` returned, ``[B * N, H, A]``.
             score: ``[B, N]``.
         """
-        plans = chunks.reshape(-1, score.shape[1], *chunks.shape[1:])
-        return picked(plans, score.argmax(1))
+        chosen = score.argmax(1)[:, None, None, None].expand(-1, 1, *chunks.shape[1:])
+        groups = chunks.reshape(-1, score.shape[1], *chunks.shape[1:])
+        return torch.gather(groups, 1, chosen)[:, 0]
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return the chosen raw chunk ``[B, H, A]``; ``noise`` is ``[B, N, ...]``."""
