@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from trimtab.observations import count
 from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.defaults import float32
 from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
-from trimtab.settings import CheckedSettings
+from trimtab.settings import CheckedSettings, keywords_of
 from trimtab.types import Batch, Obs, PolicySpec, Statistics
 
 
@@ -61,6 +62,11 @@ class Policy(nn.Module, metaclass=CheckedSettings):
         adjustable_inside: whether those of the policies within it may be.
         no_graph: why it cannot become an ONNX graph; empty if it can.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
+
+    Args:
+        spec: shapes and limits.
+        noise_shape: shape of the noise of one row.
+        keywords: settings that its config has in another form than they were given.
     """
 
     section: ClassVar[str] = "policy"
@@ -75,13 +81,26 @@ class Policy(nn.Module, metaclass=CheckedSettings):
 
     normalizer: Normalizer
     input_check: InputCheck | None = None
+    _keywords: dict[str, Any]
+
+    def __new__(cls, *given: Any, **settings: Any) -> Self:
+        """Return a policy that knows its settings: the keywords of its class's constructor."""
+        policy = super().__new__(cls)
+        policy._keywords = {}
+        for name, setting in keywords_of(cls).items():
+            value = settings.get(name, setting.default)
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                value = list(value)
+            if value is not inspect.Parameter.empty:
+                policy._keywords[name] = value
+        return policy
 
     def __init__(self, spec: PolicySpec, noise_shape: tuple[int, ...], **keywords: Any) -> None:
         super().__init__()
         self.spec = spec
         self.noise_shape = noise_shape
         self.normalizer = Normalizer(spec)
-        self._keywords = keywords
+        self._keywords |= keywords
 
     @abstractmethod
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
@@ -182,8 +201,16 @@ class Policy(nn.Module, metaclass=CheckedSettings):
         return self.kind
 
     def config(self) -> dict[str, Any]:
-        """Return JSON from which ``trimtab.policies.registry.build_policy`` builds an equal one."""
-        return {"kind": self.kind, "spec": self.spec.to_json(), **self._keywords}
+        """Return JSON from which ``trimtab.policies.registry.build_policy`` builds an equal one.
+
+        It has the settings, but for those with their ``neutral`` values.
+        """
+        settings = {
+            name: value
+            for name, value in self._keywords.items()
+            if not (name in self.neutral and value == self.neutral[name])
+        }
+        return {"kind": self.kind, "spec": self.spec.to_json(), **settings}
 
     @classmethod
     def settled(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,3 +231,37 @@ class Policy(nn.Module, metaclass=CheckedSettings):
         """Average ``error`` ``[B, H, A]`` over the actions that ``valid`` ``[B, H]`` marks."""
         weight = valid.to(error.dtype)
         return (error.mean(dim=-1) * weight).sum() / weight.sum().clamp_min(1.0)
+
+
+class ComposedPolicy(Policy):
+    """A policy that is made of others, mostly of a frozen base and of what is learned beside it.
+
+    It is listed under the kind of its base. Its shapes follow from its parts: its config has those
+    of the policies within it, and no spec.
+
+    Attributes:
+        base: the policy that it is made of.
+        frozen: names of those that stay in evaluation mode; constructors take their gradients away.
+    """
+
+    frozen: ClassVar[tuple[str, ...]] = ("base",)
+    base: Policy
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of what is learned."""
+        super().train(mode)
+        for name in self.frozen:
+            self.get_submodule(name).eval()
+        return self
+
+    @property
+    def label(self) -> str:
+        """The label of its base."""
+        return self.base.label
+
+    def config(self) -> dict[str, Any]:
+        """Return JSON that nests the configs of the policies within it."""
+        described = super().config()
+        del described["spec"]
+        parts = {name: one for name, one in self.named_children() if isinstance(one, Policy)}
+        return described | {name: one.config() for name, one in parts.items()}

@@ -54,8 +54,9 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import Temperature
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
+from trimtab.policies.kinds.best_of import picked
 from trimtab.policies.kinds.edited import editor_of, seen
-from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy, picked
+from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy
 from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 

@@ -49,8 +49,8 @@ from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
+from trimtab.policies.kinds.best_of import picked
 from trimtab.policies.kinds.edited_ascent import EditedAscentPolicy
-from trimtab.policies.kinds.edited_best_of import picked
 from trimtab.settings import Bounds, Count, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 

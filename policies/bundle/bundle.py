@@ -45,6 +45,7 @@ from trimtab.policies.bundle.files import (
     read_golden,
     replay_error,
     sealed,
+    write_files,
 )
 from trimtab.policies.bundle.golden import golden_rows, replay_tolerance
 from trimtab.policies.bundle.inputs import CheckedInputs
@@ -127,10 +128,7 @@ def save_bundle(
         files[ONNX] = export_onnx(policy, {"trimtab": json.dumps(config, sort_keys=True)})
     config = sealed(config, files)
     with atomic_directory(folder) as draft:
-        for name, data in files.items():
-            (draft / name).write_bytes(data)
-        (draft / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n")
-        (draft / CARD).write_text(model_card(config, results), encoding="utf-8")
+        write_files(draft, config, files, model_card(config, results))
         try:
             check_bundle(draft)
         except TrimtabError as error:
@@ -164,10 +162,7 @@ def add_warning(
     files = {**files, WARNING: tensors}
     config = sealed({**config, "warning": dict(entry)}, files)
     with atomic_directory(folder) as draft:
-        for name, data in files.items():
-            (draft / name).write_bytes(data)
-        (draft / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n")
-        (draft / CARD).write_text(f"{text}\n\n{rows}\n", encoding="utf-8")
+        write_files(draft, config, files, f"{text}\n\n{rows}\n")
         read_files(draft)
     return folder
 
@@ -265,22 +260,15 @@ def _build(config: Any, where: str) -> Policy:
 
 def _check_fit(policy: Policy, contract: Contract, where: str) -> None:
     """Compare the shapes and limits of the contract with the policy that was built."""
-    for name, value in vars(policy.spec).items():
-        if getattr(contract, name) != value:
+    pairs = {name: (getattr(contract, name), value) for name, value in vars(policy.spec).items()}
+    pairs["order of parts"] = list(contract.parts), list(policy.spec.parts)
+    pairs["noise_shape"] = contract.noise_shape, policy.noise_shape
+    for name, (stated, built) in pairs.items():
+        if stated != built:
             raise TrimtabError(
-                f"{where}: the contract's {name} is {getattr(contract, name)}, the policy's is "
-                f"{value}; export the bundle again"
+                f"{where}: the contract's {name} is {stated}, the policy's is {built}; export the "
+                "bundle again"
             )
-    if list(contract.parts) != list(policy.spec.parts):
-        raise TrimtabError(
-            f"{where}: the contract's parts are in the order {', '.join(contract.parts)}, the "
-            f"policy's {', '.join(policy.spec.parts)}; export the bundle again"
-        )
-    if contract.noise_shape != policy.noise_shape:
-        raise TrimtabError(
-            f"{where}: the contract's noise has shape {contract.noise_shape}, the policy's "
-            f"{policy.noise_shape}; export the bundle again"
-        )
 
 
 def _load_state(policy: Policy, data: bytes, where: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.bundle.limits import Limits
 from trimtab.policies.bundle.workspace import Box, Workspace
 from trimtab.policies.memory import following, state_parts
+from trimtab.settings import Bounds, Count, Natural, check_fields, fits
 
 Array = NDArray[np.float32]
 
@@ -89,17 +90,17 @@ class Contract:
         obs_units: of the same numbers, each empty where it is not told.
     """
 
-    obs_dim: int
-    horizon: int
-    act_steps: int
-    action_dim: int
-    noise_shape: tuple[int, ...]
+    obs_dim: Count
+    horizon: Count
+    act_steps: Count
+    action_dim: Count
+    noise_shape: tuple[Natural, ...]
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
-    control_rate: float | None
+    control_rate: Annotated[float, Bounds(above=0, most=1e9)] | None
     evaluate_deterministic: bool
     parts: Mapping[str, Part] = field(default_factory=dict)
-    history: int = 1
+    history: Count = 1
     tolerance: float = TOLERANCE
     limits: Limits | None = None
     every_tick: bool = False
@@ -114,32 +115,32 @@ class Contract:
             TrimtabError: if an entry is missing or contradicts another; ``where`` names the file.
         """
         try:
-            history = _whole(config.get("history", 1), "history")
+            history = config.get("history", 1)
             parts = _parts(config["inputs"], history)
             noise = config["inputs"]["noise"]["shape"]
             action, rate = config["outputs"]["action"], config["control_rate"]
             _, horizon, action_dim = action["shape"]
             observed = sum(part.size for part in parts.values() if part.given is None)
             given = sum(part.size for part in parts.values() if part.given is not None)
-            ends = ([_real(x, f"action.{end}") for x in action[end]] for end in ("low", "high"))
+            ends = [np.asarray(action[end]) for end in ("low", "high")]
+            if any(end.dtype.kind not in "fi" for end in ends):
+                raise TypeError("limits that are no numbers")
             low, high = inward(*ends)
             told = [_told(name, config["inputs"][name], part) for name, part in parts.items()]
             contract = cls(
                 obs_dim=history * observed + given,
                 parts={} if list(parts) == [FLAT] else parts,
                 history=history,
-                horizon=_whole(horizon, "action.shape"),
-                act_steps=_whole(config["chunking"]["act_steps"], "act_steps"),
-                action_dim=_whole(action_dim, "action.shape"),
-                noise_shape=tuple(_whole(size, "noise.shape") for size in noise[1:]),
+                horizon=horizon,
+                act_steps=config["chunking"]["act_steps"],
+                action_dim=action_dim,
+                noise_shape=tuple(noise[1:]),
                 action_low=tuple(low.tolist()),
                 action_high=tuple(high.tolist()),
-                control_rate=None if rate is None else _real(rate, "control_rate"),
-                evaluate_deterministic=_flag(
-                    config["evaluate_deterministic"], "evaluate_deterministic"
-                ),
-                tolerance=_real(config.get("tolerance", TOLERANCE), "tolerance"),
-                every_tick=_flag(config.get("history_of_ticks", False), "history_of_ticks"),
+                control_rate=float(rate) if fits(rate, int) else rate,
+                evaluate_deterministic=config["evaluate_deterministic"],
+                tolerance=config.get("tolerance", TOLERANCE),
+                every_tick=config.get("history_of_ticks", False),
                 obs_names=tuple(name for names, _ in told for name in names),
                 obs_units=tuple(unit for _, units in told for unit in units),
             )
@@ -220,15 +221,11 @@ class Contract:
         return float((high - low).max()) if low.shape == high.shape and low.size else 0.0
 
     def _check(self, where: str) -> None:
-        rate = 1.0 if self.control_rate is None else self.control_rate
+        check_fields(self, where)
         limits = (*self.action_low, *self.action_high)
         wrong = {
-            "sizes must be at least 1": (
-                min(self.obs_dim, self.horizon, self.action_dim, self.history) < 1
-            ),
             "no part of the observation is the environment's": bool(self.parts)
             and all(part.given is not None for part in self.parts.values()),
-            "noise sizes must not be negative": min(self.noise_shape, default=0) < 0,
             f"act_steps must be from 1 to the horizon {self.horizon}, got {self.act_steps}": not (
                 1 <= self.act_steps <= self.horizon
             ),
@@ -237,9 +234,6 @@ class Contract:
                 and all(map(math.isfinite, limits))
                 and all(a <= b for a, b in zip(self.action_low, self.action_high, strict=True))
             ),
-            f"control_rate must be a positive number of Hz, got {rate}": not (
-                math.isfinite(rate) and rate > 0
-            ),
             f"tolerance must be at least {TOLERANCE:g} and at most {MOST_TOLERANCE:g} of the "
             f"distance of the action limits, got {self.tolerance}": self.tolerance != TOLERANCE
             and not TOLERANCE < self.tolerance <= 1.0001 * MOST_TOLERANCE * self._span(),
@@ -247,24 +241,6 @@ class Contract:
         for message, applies in wrong.items():
             if applies:
                 raise TrimtabError(f"{where}: {message}")
-
-
-def _whole(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TrimtabError(f"{name} must be a whole number, got {value!r:.80}")
-    return value
-
-
-def _real(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TrimtabError(f"{name} must be a number, got {value!r:.80}")
-    return float(value)
-
-
-def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise TrimtabError(f"{name} must be true or false, got {value!r:.80}")
-    return value
 
 
 def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
@@ -320,6 +296,16 @@ def sealed(config: Mapping[str, Any], files: Mapping[str, bytes]) -> dict[str, A
     body = {key: value for key, value in config.items() if key not in ("files", "sha256")}
     body["files"] = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
     return {**body, "sha256": _digest(body)}
+
+
+def write_files(
+    folder: Path, config: Mapping[str, Any], files: Mapping[str, bytes], card: str
+) -> None:
+    """Write a bundle's files, its config and its model card into a folder."""
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n")
+    (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:

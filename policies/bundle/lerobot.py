@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_directory, read_bytes, resolved
+from trimtab.files import atomic_directory, read_whole, resolved
 from trimtab.observations import FLAT, called
 from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.bundle.checked import checked_array
@@ -122,11 +122,8 @@ def read_packed(path: str | Path) -> PolicyFiles:
         TrimtabError: if it holds no bundle, or one that was changed.
     """
     where = str(path)
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise TrimtabError(f"{where}: cannot be read ({error.strerror})") from error
-    files = {name: part.tobytes() for name, part in read_safetensors(data, where).items()}
+    tensors = read_safetensors(read_whole(path), where)
+    files = {name: part.tobytes() for name, part in tensors.items()}
     try:
         config = checked_config(json.loads(files.pop(CONFIG, b"")), where)
     except (ValueError, RecursionError) as error:

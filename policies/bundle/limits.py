@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trimtab.errors import TrimtabError, nearest
 from trimtab.limits import inward
-from trimtab.policies.bundle.workspace import Workspace, finite_numbers
+from trimtab.policies.bundle.workspace import Workspace, finite_numbers, tightest
 from trimtab.settings import fits
 
 __all__ = ["NO_LIMITS", "Limits", "Values"]
@@ -136,14 +136,7 @@ class Limits:
             )
         both: dict[str, Any] = {}
         for name, tighter in _TIGHTER.items():
-            given = [x for x in (getattr(self, name), getattr(other, name)) if x is not None]
-            try:
-                bound = tighter(given[0], given[-1]).tolist() if given else None
-            except ValueError as error:
-                raise TrimtabError(
-                    f"limits: {name}={given[1]}: the bundle states {given[0]}"
-                ) from error
-            both[name] = tuple(bound) if isinstance(bound, list) else bound
+            both[name] = tightest(name, getattr(self, name), getattr(other, name), tighter)
         box = self.workspace.tightened(other.workspace) if self.workspace else other.workspace
         return Limits(**both, of_velocities=True in kinds, workspace=box)
 

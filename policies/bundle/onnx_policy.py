@@ -28,6 +28,7 @@ from trimtab.policies.bundle.files import (
     replay_error,
 )
 from trimtab.policies.memory import following, state_parts
+from trimtab.policies.onnx_session import open_session, run_session
 
 __all__ = ["OnnxPolicy", "PolicyFiles", "open_policy", "policy_files", "read_policy"]
 
@@ -196,11 +197,7 @@ class OnnxPolicy:
     def _run(self, names: list[str], obs: ArrayObs, noise: Array) -> list[Array]:
         parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
         assert self._session is not None
-        try:
-            found: list[Array] = self._session.run(names, {**parts, "noise": noise})
-        except Exception as error:  # onnxruntime's errors share no public base class
-            raise TrimtabError(f"{self._where}: onnxruntime failed: {error}") from error
-        return found
+        return run_session(self._session, names, {**parts, "noise": noise}, self._where)
 
     def limited(self, action: Array) -> Array:
         """Return actions inside the limits of the contract.
@@ -218,23 +215,8 @@ class OnnxPolicy:
 
 
 def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.InferenceSession:
-    """Return an onnxruntime session of one thread whose inputs and output fit the contract."""
-    onnxruntime.disable_telemetry_events()  # a robot reports to nobody
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors only
-    try:
-        session = onnxruntime.InferenceSession(
-            model,
-            options,
-            providers=["CPUExecutionProvider"],
-            enable_fallback=0,  # it would print, and try the same provider again
-        )
-    except Exception as error:  # onnxruntime's errors share no public base class
-        raise TrimtabError(
-            f"{where}: onnxruntime cannot open {ONNX} ({error}); export the bundle again"
-        ) from error
+    """Return an onnxruntime session whose inputs and outputs fit the contract."""
+    session = open_session(model, f"{where}: {ONNX}")
     found = {port.name: list(port.shape[1:]) for port in session.get_inputs()}
     found |= {port.name: list(port.shape[1:]) for port in session.get_outputs()}
     expected = {name: list(shape) for name, shape in contract.input_shapes.items()}

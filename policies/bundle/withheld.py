@@ -19,19 +19,19 @@ from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, resolved
 from trimtab.observations import tree_map
 from trimtab.policies.bundle.files import (
-    CONFIG,
     GOLDEN,
     ONNX,
     Contract,
     inputs_of,
     read_files,
     sealed,
+    write_files,
 )
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.types import PolicySpec
 
-__all__ = ["black_box", "withhold_weights", "write_black_box"]
+__all__ = ["black_box", "spec_of", "withhold_weights", "write_black_box"]
 
 
 def black_box(
@@ -48,17 +48,21 @@ def black_box(
     Raises:
         TrimtabError: if the graph cannot be opened.
     """
-    spec = PolicySpec(
-        contract.obs_dim, contract.horizon, contract.action_dim, contract.action_low,
-        contract.action_high, contract.parts, contract.history, contract.every_tick,
-    )  # fmt: skip
     try:
-        policy = BlackBoxPolicy.of(spec, contract.noise_shape, graph)
+        policy = BlackBoxPolicy.of(spec_of(contract), contract.noise_shape, graph)
     except TrimtabError as error:
         raise TrimtabError(f"{where}: {error}") from error
     obs, _ = inputs_of(golden, contract)
     policy.normalizer.take_range(tree_map(torch.tensor, obs))
     return policy
+
+
+def spec_of(contract: Contract) -> PolicySpec:
+    """Return the shapes and limits that a contract states."""
+    return PolicySpec(
+        contract.obs_dim, contract.horizon, contract.action_dim, contract.action_low,
+        contract.action_high, contract.parts, contract.history, contract.every_tick,
+    )  # fmt: skip
 
 
 def withhold_weights(
@@ -112,8 +116,5 @@ def write_black_box(
     kept = {GOLDEN: golden, ONNX: graph.SerializeToString(deterministic=True)}
     described = sealed(described, kept)
     with atomic_directory(folder) as draft:
-        for name, data in kept.items():
-            (draft / name).write_bytes(data)
-        (draft / CONFIG).write_text(json.dumps(described, indent=2, allow_nan=False) + "\n")
-        (draft / "README.md").write_text(model_card(described), encoding="utf-8")
+        write_files(draft, described, kept, model_card(described))
     return folder

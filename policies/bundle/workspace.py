@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError, nearest
 
-__all__ = ["Box", "Workspace", "finite_numbers"]
+__all__ = ["Box", "Workspace", "finite_numbers", "tightest"]
 
 _MOST = float(np.finfo(np.float64).max)
 _METRES = ("m", "metre", "metres", "meter", "meters")
@@ -119,17 +119,11 @@ class Workspace:
                 f"limits: workspace.position={list(other.position)}: that of the bundle is "
                 f"{list(self.position)}"
             )
-        ends: dict[str, Any] = {}
-        for end, tighter in (("low", np.maximum), ("high", np.minimum)):
-            given = [x for x in (getattr(self, end), getattr(other, end)) if x is not None]
-            try:
-                found = tighter(given[0], given[-1]).tolist() if given else None
-            except ValueError as error:
-                raise TrimtabError(
-                    f"limits: workspace.{end}={given[1]}: the bundle states {given[0]}"
-                ) from error
-            ends[end] = tuple(found) if isinstance(found, list) else found
-        return Workspace(self.position, **ends)
+        return Workspace(
+            self.position,
+            tightest("workspace.low", self.low, other.low, np.maximum),
+            tightest("workspace.high", self.high, other.high, np.minimum),
+        )
 
     def box(self, sizes: Mapping[str, int], names: Sequence[str], units: Sequence[str]) -> Box:
         """Return the workspace with its places in an observation.
@@ -188,6 +182,26 @@ def _places(one: str | int, sizes: Mapping[str, int], names: Sequence[str]) -> l
         return [names.index(one)]
     why = "is there twice" if one in names else nearest(one, [*names, *sizes])
     raise TrimtabError(f"limits: workspace.position: the observation's entry {one!r}: {why}")
+
+
+def tightest(name: str, stated: Any, other: Any, tighter: np.ufunc) -> Any:
+    """Return the limit within which two hold: None, a number, or a tuple of them.
+
+    Args:
+        name: of the entry of the limits.
+        stated: what the bundle has for it.
+        other: what is given besides.
+        tighter: ``np.maximum`` of lower limits, ``np.minimum`` of others.
+
+    Raises:
+        TrimtabError: if they are of different lengths.
+    """
+    given = [limit for limit in (stated, other) if limit is not None]
+    try:
+        found = tighter(given[0], given[-1]).tolist() if given else None
+    except ValueError as error:
+        raise TrimtabError(f"limits: {name}={other}: the bundle states {stated}") from error
+    return tuple(found) if isinstance(found, list) else found
 
 
 def finite_numbers(name: str, value: Any) -> Any:

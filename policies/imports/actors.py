@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError, nearest
+from trimtab.files import read_whole
 from trimtab.policies.base import Policy
 from trimtab.policies.defaults import OwnDraws, torch_defaults
-from trimtab.policies.imports.torch_archive import TensorArchive, member, read_whole, readable
+from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_json
+from trimtab.files import read_json, read_whole
 from trimtab.policies.base import Policy
 from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.imports.actors import Limits, Unsaid, check_lengths, finished
-from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, read_whole, readable
+from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
 from trimtab.policies.kinds.action_transformer import ActionTransformerPolicy
 from trimtab.policies.kinds.unet_diffusion import UNetDiffusionPolicy
 from trimtab.types import PolicySpec

@@ -20,77 +20,15 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_directory, decoded, read_bytes
+from trimtab.files import atomic_directory
 from trimtab.observations import FLAT
 from trimtab.policies.bundle.files import ONNX, Contract, read_files
 from trimtab.policies.bundle.inlining import add_prefix
-from trimtab.policies.imports.onnx_file import float_port, load_model, starts_of
+from trimtab.policies.imports.onnx_file import float_port, starts_of
 
-__all__ = ["DIALECTS", "read_deploy", "read_metadata", "write_dialect"]
+__all__ = ["DIALECTS", "write_dialect"]
 
 DEPLOY = "deploy.yaml"
-_SLICE = "tag:yaml.org,2002:python/object/apply:builtins.slice"
-
-
-def read_metadata(path: str | Path) -> dict[str, Any]:
-    """Return what an ONNX file says beside its weights: values of JSON, lists, or else text.
-
-    A text with commas is a list, of numbers where all of it are. No text is carried out.
-
-    Raises:
-        TrimtabError: if it is no ONNX file.
-    """
-    return {entry.key: _value(entry.value) for entry in load_model(path).metadata_props}
-
-
-def read_deploy(path: str | Path) -> dict[str, Any]:
-    """Return the content of a ``deploy.yaml`` of unitree_rl_lab.
-
-    The one tag that its exporter writes, a slice of everything, is read as None; every other tag is
-    refused, and none is carried out.
-
-    Raises:
-        TrimtabError: if it is no such file.
-    """
-    try:
-        loader = _DeployLoader(decoded(read_bytes(path)))
-        try:
-            found = loader.get_single_data()
-        finally:
-            loader.dispose()
-    except OSError as error:
-        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise TrimtabError(f"{path}: is no {DEPLOY} ({' '.join(str(error).split())})") from error
-    if not isinstance(found, dict):
-        raise TrimtabError(f"{path}: is no {DEPLOY}: it has no entries")
-    return found
-
-
-class _DeployLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML's safe loader, which knows one more tag."""
-
-
-def _whole_slice(loader: yaml.SafeLoader, node: yaml.Node) -> None:
-    if not isinstance(node, yaml.SequenceNode) or loader.construct_sequence(node) != [None] * 3:
-        raise yaml.YAMLError("a slice other than [null, null, null]")
-
-
-_DeployLoader.add_constructor(_SLICE, _whole_slice)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    if "," not in text:
-        return text
-    words = [word.strip() for word in text.split(",")]
-    try:
-        return [float(word) for word in words]
-    except ValueError:
-        return words
 
 
 def write_dialect(bundle: str | Path, folder: str | Path, dialect: str) -> None:

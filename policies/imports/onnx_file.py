@@ -11,11 +11,10 @@ import onnx
 from onnx import external_data_helper, helper
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes
+from trimtab.files import read_whole
 
 __all__ = [
-    "Port", "float_port", "inputs_of_graph", "load_model", "outputs_of_graph", "read_onnx", "seen",
-    "starts_of",
+    "Port", "float_port", "inputs_of_graph", "outputs_of_graph", "read_onnx", "seen", "starts_of",
 ]  # fmt: skip
 
 _OLDEST = 11
@@ -51,20 +50,6 @@ class Port:
         return f"{self.name} [{', '.join(map(str, self.shape))}]{kind}"
 
 
-def load_model(path: str | Path) -> onnx.ModelProto:
-    """Return the model of a file as it is.
-
-    Raises:
-        TrimtabError: if it is no ONNX file.
-    """
-    try:
-        return onnx.load_model_from_string(read_bytes(path))
-    except OSError as error:
-        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except Exception as error:  # protobuf's errors share no public base class
-        raise TrimtabError(f"{path}: is no readable ONNX file ({str(error)[:80]})") from error
-
-
 def float_port(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
     """Return an input or output of float32; a size with a name is open."""
     return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
@@ -85,7 +70,11 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
             sparse weights or random numbers, or names weights that are not in its folder.
     """
     path = Path(path)
-    model = load_model(path)
+    data = read_whole(path)
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's errors share no public base class
+        raise TrimtabError(f"{path}: is no readable ONNX file ({str(error)[:80]})") from error
     if not model.graph.node:
         raise TrimtabError(f"{path}: is no ONNX file, or its graph is empty")
     _check_operators(model, path)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from trimtab.errors import TrimtabError
+from trimtab.files import read_whole
 from trimtab.policies.base import Policy
 from trimtab.policies.imports.actors import (
     FILE,
@@ -38,7 +39,7 @@ from trimtab.policies.imports.actors import (
     raw_units,
     tanh_gaussian,
 )
-from trimtab.policies.imports.torch_archive import TensorArchive, member, read_whole, readable
+from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
 from trimtab.policies.networks.mlp import ACTIVATIONS, Activation
 from trimtab.types import PolicySpec
 

@@ -17,7 +17,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -25,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes
 
 _MOST_BYTES = 2**30
 """Members that say that they are larger are not read: a file must not fill the memory."""
@@ -210,18 +208,6 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
     if info.file_size > _MOST_BYTES:
         raise ValueError(f"{name} has {info.file_size} bytes")
     return archive.read(info)
-
-
-def read_whole(path: str | Path) -> bytes:
-    """Return the bytes of a file.
-
-    Raises:
-        TrimtabError: if it cannot be read.
-    """
-    try:
-        return read_bytes(path)
-    except OSError as error:
-        raise TrimtabError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 @contextmanager

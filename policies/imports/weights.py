@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_json
+from trimtab.files import read_json, read_whole
 from trimtab.policies.imports.actors import FILE, NONE, TANH, Actor, Unsaid
 from trimtab.policies.imports.chunks import ChunkActor, lerobot
 from trimtab.policies.imports.libraries import LAYOUTS
 from trimtab.policies.imports.sb3 import actor_from_sb3
-from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, read_whole, readable
+from trimtab.policies.imports.torch_archive import Opaque, TensorArchive, readable
 
 __all__ = ["is_lerobot", "read_actor"]
 

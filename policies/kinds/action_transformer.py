@@ -57,7 +57,7 @@ class ActionTransformerPolicy(Policy):
             "width": width, "heads": heads, "feedforward": feedforward, "encoders": encoders,
             "decoders": decoders, "activation": activation, "norm_first": norm_first,
         }  # fmt: skip
-        super().__init__(spec, (0,), sizes=groups, **settings)
+        super().__init__(spec, (0,), sizes=groups)
         self.network = ActionTransformer(groups, spec.horizon, spec.action_dim, **settings)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:

@@ -33,11 +33,11 @@ class BalancedGaussianPolicy(RegressionGaussianPolicy):
 
     Args:
         spec: shapes and limits.
-        least_balance: lower end of the range of b.
-        most_balance: upper end of it.
         hidden: widths of the hidden layers of both networks.
         log_std_min: lower bound of the action's log standard deviation, which is 0 at the start.
         log_std_max: upper bound of it.
+        least_balance: lower end of the range of b.
+        most_balance: upper end of it.
 
     Raises:
         TrimtabError: if the range is empty, or the bounds leave 0 out.
@@ -53,15 +53,13 @@ class BalancedGaussianPolicy(RegressionGaussianPolicy):
         self,
         spec: PolicySpec,
         *,
-        least_balance: float = 1.0,
-        most_balance: Annotated[float, Bounds(above_of="least_balance")] = 5.0,
         hidden: Sequence[Size] = (256, 256),
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
+        least_balance: float = 1.0,
+        most_balance: Annotated[float, Bounds(above_of="least_balance")] = 5.0,
     ) -> None:
         super().__init__(spec, hidden=hidden, log_std_min=log_std_min, log_std_max=log_std_max)
-        del self._keywords["tanh_mean"]
-        self._keywords |= {"least_balance": least_balance, "most_balance": most_balance}
         self.balances = (least_balance, most_balance)
         self.balance_network = mlp(spec.obs_dim, hidden, 1)
         self.balance_log_std = nn.Parameter(torch.zeros(1))

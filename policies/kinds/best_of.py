@@ -11,13 +11,13 @@ from torch import Tensor
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.settings import Bounds, Size
 from trimtab.types import Obs, Statistics
 
 
-class BestOfPolicy(Policy):
+class BestOfPolicy(ComposedPolicy):
     """``action = argmax_i Q(obs, base(obs, noise_i))``, of N candidates.
 
     As in Hansen-Estruch et al., "IDQL: Implicit Q-Learning as an Actor-Critic Method with Diffusion
@@ -45,6 +45,7 @@ class BestOfPolicy(Policy):
     """
 
     adjustable = frozenset({"candidates", "temperature"})
+    frozen = ()
 
     def __init__(
         self,
@@ -63,11 +64,7 @@ class BestOfPolicy(Policy):
         if not 1 <= valued <= horizon:
             raise TrimtabError(f"best_of policy: act_steps={valued}: must be from 1 to {horizon}")
         one = base.noise_shape if temperature is None else (math.prod(base.noise_shape) + 1,)
-        super().__init__(
-            base.spec, (candidates, *one),
-            candidates=candidates, hidden=list(hidden), members=members, act_steps=valued,
-            layer_norm=layer_norm, pessimistic=pessimistic, temperature=temperature,
-        )  # fmt: skip
+        super().__init__(base.spec, (candidates, *one), act_steps=valued)
         self.base = base
         self.normalizer = base.normalizer
         self.candidates, self.act_steps = candidates, valued
@@ -104,12 +101,7 @@ class BestOfPolicy(Policy):
             obs: raw observations of B rows.
             noise: of the base, ``[B, N, *base.noise_shape]``; N may be any number.
         """
-        many = noise.shape[1]
-
-        def repeated(part: Tensor) -> Tensor:
-            return part[:, None].expand(-1, many, *part.shape[1:]).flatten(0, 1)
-
-        rows = tree_map(repeated, obs)
+        rows = repeated(obs, noise.shape[1])
         return rows, self.base(rows, noise.flatten(0, 1))
 
     @staticmethod
@@ -136,16 +128,21 @@ class BestOfPolicy(Policy):
             score = score / self.temperature + gumbel(draw)
         return self.taken(chunks, score)
 
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of what proposes."""
-        return self.base.label
 
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the config of the base."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "base": self.base.config()}
+def repeated(obs: Obs, many: int) -> Obs:
+    """Return every row of an observation ``many`` times, one after another."""
+
+    def more(part: Tensor) -> Tensor:
+        return part[:, None].expand(-1, many, *part.shape[1:]).flatten(0, 1)
+
+    rows: Obs = tree_map(more, obs)
+    return rows
+
+
+def picked(plans: Tensor, best: Tensor) -> Tensor:
+    """Return of plans ``[B, C, H, A]`` those with the numbers ``best`` ``[B]``."""
+    index = best[:, None, None, None].expand(-1, 1, *plans.shape[2:])
+    return torch.gather(plans, 1, index)[:, 0]
 
 
 def gumbel(noise: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from trimtab.observations import FLAT
 from trimtab.policies.agent import ArrayObs, PolicyInputs
 from trimtab.policies.base import Policy
 from trimtab.policies.memory import following, state_parts
+from trimtab.policies.onnx_session import open_session, run_session
 from trimtab.types import Obs, PolicySpec
 
 __all__ = ["OPERATOR", "BlackBoxPolicy"]
@@ -81,7 +82,8 @@ class BlackBoxPolicy(Policy):
         """
         assert isinstance(obs, Mapping)  # a flat observation alone hands nothing on
         names = list(state_parts(self.spec.parts))
-        values = self._run([following(name) for name in names], {**obs, "noise": noise})
+        outputs = [following(name) for name in names]
+        values = run_session(self.session(), outputs, {**obs, "noise": noise}, "black box")
         return dict(zip(names, values, strict=True))
 
     def graph_bytes(self) -> bytes:
@@ -92,20 +94,7 @@ class BlackBoxPolicy(Policy):
         """Return what carries the graph out; it is opened again where the graph has changed."""
         key = (self.onnx_bytes.data_ptr(), self.onnx_bytes._version)
         if self._opened is None or self._opened[0] != key:
-            onnxruntime.disable_telemetry_events()
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
-            options.log_severity_level = 3  # errors only
-            try:
-                session = onnxruntime.InferenceSession(
-                    self.graph_bytes(),
-                    options,
-                    providers=["CPUExecutionProvider"],
-                    enable_fallback=0,  # it would print, and try the same provider again
-                )
-            except Exception as error:  # onnxruntime's errors share no public base class
-                raise TrimtabError(f"black box: onnxruntime cannot open it ({error})") from error
-            self._opened = (key, session)
+            self._opened = (key, open_session(self.graph_bytes(), "black box"))
         return self._opened[1]
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
@@ -144,17 +133,8 @@ class BlackBoxPolicy(Policy):
             name: np.ascontiguousarray(tensor.detach().cpu().numpy())
             for name, tensor in inputs.items()
         }
-        (action,) = self._run(["action"], arrays)
+        (action,) = run_session(self.session(), ["action"], arrays, "black box")
         return torch.from_numpy(action).to(inputs["noise"].device)
-
-    def _run(self, names: list[str], arrays: Mapping[str, Any]) -> list[NDArray[np.float32]]:
-        try:
-            found: list[NDArray[np.float32]] = self.session().run(names, dict(arrays))
-        except TrimtabError:
-            raise
-        except Exception as error:  # onnxruntime's errors share no public base class
-            raise TrimtabError(f"black box: onnxruntime failed: {error}") from error
-        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the session, which a copy opens for itself."""

@@ -93,7 +93,7 @@ class BoundedGaussianPolicy(Policy):
 
     def __init__(self, spec: PolicySpec, *, hidden: Sequence[Size] = (256, 256, 256)) -> None:
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(spec, shape, hidden=list(hidden))
+        super().__init__(spec, shape)
         self.network = MemberGaussians(spec.obs_dim, shape, hidden=hidden)
 
     def head(self, features: Tensor) -> tuple[Tensor, Tensor]:

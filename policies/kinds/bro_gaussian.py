@@ -30,7 +30,7 @@ class BroGaussianPolicy(SquashedGaussianPolicy):
     log_std_range = None
 
     def __init__(self, spec: PolicySpec, *, width: Size = 256, blocks: Natural = 1) -> None:
-        super().__init__(spec, width=width, blocks=blocks)
+        super().__init__(spec)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = BroNet(spec.obs_dim, width, outputs, blocks=blocks)
         # The code has a layer for each of them.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.policies.kinds.black_box import OPERATOR
 from trimtab.policies.memory import state_parts
 from trimtab.policies.registry import build_policy
@@ -21,7 +21,7 @@ MOST = 32
 """Combinations of one policy: each has a sampler of its own in the graph, and a golden row."""
 
 
-class ChoicePolicy(Policy):
+class ChoicePolicy(ComposedPolicy):
     """One set of weights that acts by one of several combinations of settings.
 
     Each setting is an input of the policy, whose value is the number of a choice
@@ -68,10 +68,8 @@ class ChoicePolicy(Policy):
                 f"{shapes[-1]}; leave out one kind"
             )
         super().__init__(
-            spec, shapes[-1],
-            choices={name: list(values) for name, values in choices.items()},
-            variants=[dict(config) for config in variants],
-        )  # fmt: skip
+            spec, shapes[-1], choices={name: list(values) for name, values in choices.items()}
+        )
         self.evaluate_deterministic = base.evaluate_deterministic
         self.base, self.choices = base.requires_grad_(False).eval(), dict(choices)
         # A plain list: registered, their weights, which are the base's, would be saved again.
@@ -85,12 +83,6 @@ class ChoicePolicy(Policy):
         )
         self.first_graph = 0  # number of the base's graph among those of an export
         self.normalizer.take_maps(base.normalizer)
-
-    def train(self, mode: bool = True) -> ChoicePolicy:
-        """Set the mode; the frozen base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
@@ -122,17 +114,6 @@ class ChoicePolicy(Policy):
                 continue
             action = torch.where(mine[:, None, None], chunk, action)
         return action
-
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the config of the base."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "base": self.base.config()}
 
 
 def check_combinations(choices: Mapping[str, Sequence[Any]]) -> int:

@@ -67,9 +67,8 @@ class ClosedFormPolicy(Policy):
     ) -> None:
         _check(components, deltas, trivial)
         super().__init__(
-            spec, (0,), components=components, deltas=[float(delta) for delta in deltas],
-            pessimism=float(pessimism), trivial=float(trivial), hidden=list(hidden),
-            critics=critics,
+            spec, (0,), deltas=[float(delta) for delta in deltas], pessimism=float(pessimism),
+            trivial=float(trivial),
         )  # fmt: skip
         self.components, self.trivial = components, float(trivial)
         self.deltas, self.pessimism = tuple(float(delta) for delta in deltas), float(pessimism)

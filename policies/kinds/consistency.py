@@ -62,17 +62,7 @@ class ConsistencyPolicy(Policy):
         sigma_data: Positive = 0.5,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec,
-            shape if sampling_steps == 1 else (sampling_steps, *shape),
-            hidden=list(hidden),
-            time_dim=time_dim,
-            levels=levels,
-            sampling_steps=sampling_steps,
-            sigma_min=sigma_min,
-            sigma_max=sigma_max,
-            sigma_data=sigma_data,
-        )
+        super().__init__(spec, shape if sampling_steps == 1 else (sampling_steps, *shape))
         self.levels, self.sampling_steps = levels, sampling_steps
         self.sigma_min, self.sigma_max, self.sigma_data = sigma_min, sigma_max, sigma_data
         first, last = sigma_max ** (1 / RHO), sigma_min ** (1 / RHO)

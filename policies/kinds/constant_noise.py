@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.policies.kinds.latent import latent_spec
 from trimtab.types import Obs
 
 
-class ConstantNoisePolicy(Policy):
+class ConstantNoisePolicy(ComposedPolicy):
     """``action = base(obs, latent)`` with one latent chunk for every state (arXiv 2603.15757).
 
     It takes no noise of its own, and so it has shape ``(0,)``. The latent is a part of the state,
@@ -34,24 +34,9 @@ class ConstantNoisePolicy(Policy):
         device = base.normalizer.obs_shift.device
         self.register_buffer("latent", torch.zeros(base.noise_shape, device=device))
 
-    def train(self, mode: bool = True) -> ConstantNoisePolicy:
-        """Set the mode; the frozen base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
-
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``; ``noise`` ``[B, 0]`` is empty."""
         # The sum over no noise is 0 in each row: it gives the latent its rows, and the graph an
         # input that is in use.
         action: Tensor = self.base(obs, self.latent + noise.sum(1)[:, None, None])
         return action
-
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the config of the base."""
-        return {"kind": self.kind, "base": self.base.config()}

@@ -61,10 +61,7 @@ class ControlledDiffusionPolicy(Policy):
     ) -> None:
         if not hidden:
             raise TrimtabError("hidden=[]: the network needs a hidden layer, as wide as its times")
-        super().__init__(
-            spec, (steps + 1, spec.horizon, spec.action_dim), steps=steps, hidden=list(hidden),
-            initial_std=initial_std, step_size=step_size,
-        )  # fmt: skip
+        super().__init__(spec, (steps + 1, spec.horizon, spec.action_dim))
         self.initial_std = initial_std
         size = self.size = spec.horizon * spec.action_dim
         offset = 1.008

@@ -45,8 +45,8 @@ class DecisionTransformerPolicy(SequencePolicy):
         embedding: width of the tokens.
         layers: blocks of the transformer.
         heads: attentions side by side in each.
-        return_scale: what returns are divided by.
         most_steps: decisions of an episode that are told apart; later ones count as the last.
+        return_scale: what returns are divided by.
 
     Raises:
         TrimtabError: if a size does not fit.
@@ -61,14 +61,12 @@ class DecisionTransformerPolicy(SequencePolicy):
         embedding: Size = 128,
         layers: Size = 3,
         heads: Size = 1,
-        return_scale: Positive = 1000.0,
         most_steps: Size = 1000,
+        return_scale: Positive = 1000.0,
     ) -> None:
         super().__init__(
-            spec, 1,
-            embedding=embedding, layers=layers, heads=heads, most_steps=most_steps,
-            return_scale=return_scale,
-        )  # fmt: skip
+            spec, 1, embedding=embedding, layers=layers, heads=heads, most_steps=most_steps
+        )
         self.return_scale = return_scale
 
     def asked(self, given: Mapping[str, Tensor], rows: int, length: int) -> Tensor:

@@ -47,14 +47,11 @@ class DeterministicPolicy(Policy):
         normalize_observations: bool = False,
         obs_limit: Positive | None = None,
     ) -> None:
-        super().__init__(
-            spec, (0,), hidden=list(hidden), layer_norm=layer_norm, activation=activation
-        )
+        super().__init__(spec, (0,))
         if obs_limit is not None:
             self._clip_observations(obs_limit)
         if normalize_observations:
             self.normalizer = RunningNormalizer(spec, 10.0 if obs_limit is None else obs_limit)
-            self._keywords["normalize_observations"] = True
         self.network = mlp(
             spec.obs_dim, hidden, spec.horizon * spec.action_dim,
             layer_norm=layer_norm, activation=activation,

@@ -52,14 +52,7 @@ class DiagonalGaussianPolicy(Policy):
         obs_limit: Positive | None = None,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec,
-            shape,
-            hidden=list(hidden),
-            activation=activation,
-            initial_log_std=initial_log_std,
-            normalize_observations=normalize_observations,
-        )
+        super().__init__(spec, shape)
         if obs_limit is not None:
             self._clip_observations(obs_limit)
         if normalize_observations:

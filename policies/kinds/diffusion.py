@@ -73,16 +73,7 @@ class DiffusionPolicy(Policy):
                 sampling_steps, scheduler, scheduler_settings, table, alpha
             )
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec,
-            chosen.noise_shape(*shape),
-            hidden=list(hidden),
-            time_dim=time_dim,
-            train_steps=train_steps,
-            sampler=sampler,
-            sampling_steps=sampling_steps,
-            **keywords,
-        )
+        super().__init__(spec, chosen.noise_shape(*shape), **keywords)
         self.sampler, self.train_steps = chosen, train_steps
         self.register_buffer("alpha", torch.tensor(alpha), persistent=False)
         self.network = DenoisingNetwork(spec.obs_dim, shape, hidden, time_dim)

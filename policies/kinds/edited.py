@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trimtab.errors import TrimtabError
 from trimtab.observations import joined
 from trimtab.policies.agent import PolicyInputs
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Obs, PolicySpec, Statistics
 
@@ -101,7 +101,7 @@ def check_editor(base: Policy, editor: TanhGaussianPolicy) -> None:
         )
 
 
-class EditedPolicy(Policy):
+class EditedPolicy(ComposedPolicy):
     """``action = base(obs, noise) + scale * editor(obs)``, with the base frozen.
 
     As in Yuan et al., "Policy Decorator: Model-Agnostic Online Refinement for Large Policy Model"
@@ -133,12 +133,6 @@ class EditedPolicy(Policy):
         """What it reads at each decision; what it hands on to the next one is its base's."""
         return replace(super().inputs, advance=self.base.inputs.advance)
 
-    def train(self, mode: bool = True) -> EditedPolicy:
-        """Set the editor's mode; the frozen base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
-
     def fit_normalizer(self, statistics: Statistics) -> None:
         """Fit the base's normaliser, and let the editor read as the base does."""
         self.base.fit_normalizer(statistics)
@@ -163,14 +157,3 @@ class EditedPolicy(Policy):
         """Return the plan's first actions with an edit in [-1, 1], raw and inside the limits."""
         first = self.normalizer.normalize_action(plan[:, : self.act_steps])
         return self.normalizer.raw_action(first + self.scale * edit)
-
-    @property
-    def label(self) -> str:
-        """An edited policy is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the configs of base and editor."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "base": self.base.config(), "editor": self.editor.config()}

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.base import Policy
-from trimtab.policies.kinds.edited_best_of import picked, repeated
+from trimtab.policies.base import ComposedPolicy, Policy
+from trimtab.policies.kinds.best_of import picked, repeated
 from trimtab.policies.networks.action_gradient import obs_share, value_and_gradient
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.settings import Bounds, NonNegative, Size
 from trimtab.types import Obs, Statistics
 
 
-class EditedAscentPolicy(Policy):
+class EditedAscentPolicy(ComposedPolicy):
     """The best of N proposals, after some steps up the gradient of the critics' mean.
 
     The action optimisation of Mark et al., "Policy Agnostic RL: Offline RL and Online RL
@@ -42,6 +42,7 @@ class EditedAscentPolicy(Policy):
     """
 
     adjustable = frozenset({"ascent_steps", "candidates", "kept"})
+    frozen = ()
 
     def __init__(
         self,
@@ -60,11 +61,8 @@ class EditedAscentPolicy(Policy):
         valued = horizon if act_steps is None else act_steps
         if not 1 <= valued <= horizon:
             raise TrimtabError(f"policy.act_steps={valued}: must be from 1 to {horizon}")
-        super().__init__(
-            base.spec, (candidates, *base.noise_shape), act_steps=valued, candidates=candidates,
-            kept=kept, ascent_steps=ascent_steps, step_size=float(step_size), hidden=list(hidden),
-            critics=critics, layer_norm=layer_norm,
-        )  # fmt: skip
+        noise_shape = (candidates, *base.noise_shape)
+        super().__init__(base.spec, noise_shape, act_steps=valued, step_size=float(step_size))
         self.base = base
         self.normalizer = base.normalizer
         self.act_steps, self.kept = valued, kept
@@ -129,14 +127,3 @@ class EditedAscentPolicy(Policy):
         rows = share[:, :, None].expand(-1, -1, many, -1).flatten(1, 2)
         value, slope = value_and_gradient(self.critic, rows, action.flatten(2).flatten(0, 1))
         return value.reshape(-1, many), slope.reshape(-1, *action.shape[1:])
-
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of what proposes."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the config of the base."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "base": self.base.config()}

@@ -9,8 +9,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.observations import tree_map
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
+from trimtab.policies.kinds.best_of import picked, repeated
 from trimtab.policies.kinds.edited import check_editor, read_as, seen
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic, Members
@@ -18,7 +18,7 @@ from trimtab.settings import Bounds, Size
 from trimtab.types import Obs, Statistics
 
 
-class EditedBestOfPolicy(Policy):
+class EditedBestOfPolicy(ComposedPolicy):
     """``action = argmax Q(obs, a)`` over N proposals of a base and the same N edited.
 
     The on-the-fly policy of Dong et al., "EXPO: Stable Reinforcement Learning with Expressive
@@ -56,11 +56,7 @@ class EditedBestOfPolicy(Policy):
     ) -> None:
         check_editor(base, editor)
         shapes = ((candidates, *base.noise_shape), (candidates, *editor.noise_shape), (critics,))
-        super().__init__(
-            base.spec, (sum(map(math.prod, shapes)),), scale=float(scale), candidates=candidates,
-            hidden=list(hidden), critics=critics, target_critics=target_critics,
-            layer_norm=layer_norm,
-        )  # fmt: skip
+        super().__init__(base.spec, (sum(map(math.prod, shapes)),), scale=float(scale))
         self._noise_shapes = shapes
         self.normalizer = base.normalizer
         self.base = base.requires_grad_(False).eval()
@@ -71,12 +67,6 @@ class EditedBestOfPolicy(Policy):
             base.spec.obs_dim, self.act_steps * base.spec.action_dim,
             hidden=hidden, members=critics, layer_norm=layer_norm,
         )  # fmt: skip
-
-    def train(self, mode: bool = True) -> EditedBestOfPolicy:
-        """Set the editor's mode; the base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
 
     def fit_normalizer(self, statistics: Statistics) -> None:
         """Fit the base's normaliser, and let the editor read as the base does."""
@@ -127,30 +117,3 @@ class EditedBestOfPolicy(Policy):
         features = repeated(self.normalizer.obs(obs), many)
         worth: Tensor = self.critic(features, scaled.flatten(0, 1), members)
         return worth.reshape(worth.shape[0], -1, many)
-
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of what proposes."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the configs of base and editor."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "base": self.base.config(), "editor": self.editor.config()}
-
-
-def repeated(obs: Obs, many: int) -> Obs:
-    """Return every row of an observation ``many`` times, one after another."""
-
-    def more(part: Tensor) -> Tensor:
-        return part[:, None].expand(-1, many, *part.shape[1:]).flatten(0, 1)
-
-    rows: Obs = tree_map(more, obs)
-    return rows
-
-
-def picked(plans: Tensor, best: Tensor) -> Tensor:
-    """Return of plans ``[B, C, H, A]`` those with the numbers ``best`` ``[B]``."""
-    index = best[:, None, None, None].expand(-1, 1, *plans.shape[2:])
-    return torch.gather(plans, 1, index)[:, 0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.policies.kinds.edited import read_as
 from trimtab.policies.kinds.latent import latent_spec
 from trimtab.types import Obs, PolicySpec, Statistics
@@ -36,7 +36,7 @@ def modulation_spec(base: Policy, act_steps: int, magnitude: float) -> PolicySpe
     )  # fmt: skip
 
 
-class EditedLatentPolicy(Policy):
+class EditedLatentPolicy(ComposedPolicy):
     """``action = base(obs, w) + scale * u`` with ``(w, u) = actor(obs, noise)``, the base frozen.
 
     Su et al., "RFS: Reinforcement Learning with Residual Flow Steering for Dexterous Manipulation"
@@ -55,7 +55,7 @@ class EditedLatentPolicy(Policy):
     evaluate_deterministic = True
 
     def __init__(self, actor: Policy, base: Policy, *, scale: float, act_steps: int) -> None:
-        super().__init__(base.spec, actor.noise_shape, scale=float(scale), act_steps=act_steps)
+        super().__init__(base.spec, actor.noise_shape, scale=float(scale))
         magnitude = max(actor.spec.action_high)
         if actor.spec.action_dim != modulation_spec(base, act_steps, magnitude).action_dim:
             raise TrimtabError(
@@ -67,12 +67,6 @@ class EditedLatentPolicy(Policy):
         self.base = base.requires_grad_(False).eval()
         self.scale, self.act_steps = float(scale), act_steps
         self.latent_size = math.prod(base.noise_shape)
-
-    def train(self, mode: bool = True) -> EditedLatentPolicy:
-        """Set the actor's mode; the frozen base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
 
     def fit_normalizer(self, statistics: Statistics) -> None:
         """Fit the base's normaliser, and let the actor read as the base does."""
@@ -91,14 +85,3 @@ class EditedLatentPolicy(Policy):
         first = self.normalizer.normalize_action(plan[:, : self.act_steps])
         edited = first + self.scale * edit.reshape(-1, self.act_steps, self.spec.action_dim)
         return torch.cat([self.normalizer.raw_action(edited), plan[:, self.act_steps :]], 1)
-
-    @property
-    def label(self) -> str:
-        """A steered policy is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the configs of actor and base."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "actor": self.actor.config(), "base": self.base.config()}

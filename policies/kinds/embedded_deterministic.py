@@ -27,7 +27,7 @@ class EmbeddedDeterministicPolicy(Policy):
     evaluate_deterministic = True
 
     def __init__(self, spec: PolicySpec, *, embedding: Size = 512, width: Size = 512) -> None:
-        super().__init__(spec, (0,), embedding=embedding, width=width)
+        super().__init__(spec, (0,))
         self.encoder = nn.Sequential(
             *perceptron(spec.obs_dim, embedding, embedding), *normed(embedding, "elu")
         )

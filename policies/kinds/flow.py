@@ -69,15 +69,7 @@ class FlowPolicy(Policy):
             )
         sampler, keywords = flow_sampler(sampling_steps, scheduler, scheduler_settings, table)
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec,
-            sampler.noise_shape(*shape),
-            hidden=list(hidden),
-            time_dim=time_dim,
-            sampling_steps=sampling_steps,
-            **keywords,
-            **({"prefix": prefix} if prefix else {}),
-        )
+        super().__init__(spec, sampler.noise_shape(*shape), **keywords)
         self.sampler, self.prefix = sampler, prefix
         self.network = DenoisingNetwork(spec.obs_dim, shape, hidden, time_dim)
         if prefix:

@@ -54,10 +54,7 @@ class GatedFlowPolicy(Policy):
         log_std_min: float = -5.0,
         log_std_max: Annotated[float, Bounds(least_of="log_std_min")] = 2.0,
     ) -> None:
-        super().__init__(
-            spec, (steps + 1, spec.horizon, spec.action_dim), steps=steps, hidden=list(hidden),
-            log_std_hidden=list(log_std_hidden), log_std_min=log_std_min, log_std_max=log_std_max,
-        )  # fmt: skip
+        super().__init__(spec, (steps + 1, spec.horizon, spec.action_dim))
         self.steps, self.log_std_range = steps, (log_std_min, log_std_max)
         size = self.size = spec.horizon * spec.action_dim
         # Sines and cosines of each step's time, at the frequencies of the public code.

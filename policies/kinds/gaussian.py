@@ -34,7 +34,7 @@ class GaussianPolicy(Policy):
         self, spec: PolicySpec, *, hidden: Sequence[Size] = (256, 256, 256), std: Positive = 0.1
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(spec, shape, hidden=list(hidden), std=std)
+        super().__init__(spec, shape)
         self.std = std
         self.network = mlp(spec.obs_dim, hidden, spec.horizon * spec.action_dim)
 

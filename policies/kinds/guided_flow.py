@@ -71,11 +71,7 @@ class GuidedFlowPolicy(Policy):
             )
         sampler, keywords = flow_sampler(sampling_steps, scheduler, scheduler_settings, table)
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec, sampler.noise_shape(*shape),
-            hidden=list(hidden), time_dim=time_dim, sampling_steps=sampling_steps,
-            label_dim=label_dim, guidance=float(guidance), **keywords,
-        )  # fmt: skip
+        super().__init__(spec, sampler.noise_shape(*shape), guidance=float(guidance), **keywords)
         self.chosen, self.guidance, self.sampler = chosen, float(guidance), sampler
         self.told = nn.Embedding(3, label_dim)
         self.network = DenoisingNetwork(self.features_dim + label_dim, shape, hidden, time_dim)

@@ -31,7 +31,7 @@ class HypersphericalGaussianPolicy(SquashedGaussianPolicy):
     normalizer: RunningNormalizer
 
     def __init__(self, spec: PolicySpec, *, width: Size = 128, blocks: Count = 1) -> None:
-        super().__init__(spec, width=width, blocks=blocks)
+        super().__init__(spec)
         self.normalizer = RunningNormalizer(spec, limit=None)
         self.body = make_body(spec.obs_dim, width, blocks)
         self.mean_head = Head(width, spec.horizon * spec.action_dim)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.types import Obs, PolicySpec
 
 
@@ -32,7 +32,7 @@ def latent_spec(base: Policy, magnitude: float) -> PolicySpec:
     )  # fmt: skip
 
 
-class LatentPolicy(Policy):
+class LatentPolicy(ComposedPolicy):
     """``action = base(obs, actor(obs, noise))`` with the base frozen (DSRL, arXiv 2506.15799).
 
     Args:
@@ -54,12 +54,6 @@ class LatentPolicy(Policy):
         self.actor = actor
         self.base = base.requires_grad_(False).eval()
 
-    def train(self, mode: bool = True) -> LatentPolicy:
-        """Set the actor's mode; the frozen base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
-
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         action: Tensor = self.base(obs, self.actor(obs, noise))
@@ -70,12 +64,3 @@ class LatentPolicy(Policy):
         with torch.no_grad():
             action: Tensor = self.base(obs, latent)
         return action
-
-    @property
-    def label(self) -> str:
-        """A steered policy is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the configs of actor and base."""
-        return {"kind": self.kind, "actor": self.actor.config(), "base": self.base.config()}

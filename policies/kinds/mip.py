@@ -45,9 +45,7 @@ class MIPPolicy(Policy):
         time_dim: Annotated[int, Bounds(least=0, most=1 << 16)] = 16,
         second_time: Annotated[float, Bounds(above=0, below=1)] = 0.9,
     ) -> None:
-        super().__init__(
-            spec, (0,), hidden=list(hidden), time_dim=time_dim, second_time=second_time
-        )
+        super().__init__(spec, (0,))
         self.second_time = second_time
         shape = (spec.horizon, spec.action_dim)
         self.network = DenoisingNetwork(spec.obs_dim, shape, hidden, time_dim)

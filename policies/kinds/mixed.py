@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import Obs
@@ -17,7 +17,7 @@ MIX = "mix"
 """Name of the input that weighs the second policy."""
 
 
-class MixedPolicy(Policy):
+class MixedPolicy(ComposedPolicy):
     """Carry noise to an action chunk along ``v = (1 - w) v_first + w v_second``.
 
     Cao et al., "Compose Your Policies!" (arXiv 2510.01068): a convex mix of what two networks
@@ -37,6 +37,7 @@ class MixedPolicy(Policy):
     """
 
     built_by_method = True
+    frozen = ("first", "second")
 
     def __init__(self, first: Policy, second: Policy) -> None:
         if not isinstance(first, FlowPolicy | DiffusionPolicy) or type(first) is not type(second):
@@ -88,9 +89,3 @@ class MixedPolicy(Policy):
     def label(self) -> str:
         """It is listed under the kind of its policies."""
         return f"{self.first.label}, mixed"
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the configs of both policies."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "first": self.first.config(), "second": self.second.config()}

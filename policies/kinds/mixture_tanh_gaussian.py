@@ -47,16 +47,7 @@ class MixtureTanhGaussianPolicy(TanhGaussianPolicy):
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
     ) -> None:
-        Policy.__init__(
-            self,
-            spec,
-            noise_shape_of(spec, experts),
-            experts=experts,
-            hidden=list(hidden),
-            layer_norm=layer_norm,
-            log_std_min=log_std_min,
-            log_std_max=log_std_max,
-        )
+        Policy.__init__(self, spec, noise_shape_of(spec, experts))
         self.experts, self.log_std_range = experts, (log_std_min, log_std_max)
         self.chunk = (spec.horizon, spec.action_dim)
         outputs = 2 * experts * math.prod(self.chunk)

@@ -80,10 +80,7 @@ class NormalizingFlowPolicy(Policy):
         log_std_max: Annotated[float, Bounds(least_of="log_std_min", most=20)] = -0.3,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec, shape, hidden=list(hidden), layers=layers, log_std_min=log_std_min,
-            log_std_max=log_std_max,
-        )  # fmt: skip
+        super().__init__(spec, shape)
         self.log_std_range = (log_std_min, log_std_max)
         self.size = spec.horizon * spec.action_dim
         self.prior = SwishNetwork(spec.obs_dim, hidden, self.size, initialize=nn.init.zeros_)

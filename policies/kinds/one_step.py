@@ -39,10 +39,7 @@ class OneStepPolicy(Policy):
         obs_limit: Positive | None = None,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec, shape,
-            hidden=list(hidden), layer_norm=layer_norm, activation=activation, obs_limit=obs_limit,
-        )  # fmt: skip
+        super().__init__(spec, shape)
         if obs_limit is not None:
             self.normalizer = ClippedNormalizer(spec, obs_limit)
         flat = spec.horizon * spec.action_dim

@@ -26,11 +26,11 @@ class PreferredSequencePolicy(SequencePolicy):
     Args:
         spec: shapes and limits, made by ``with_memory``. With another one nothing is remembered:
             each decision is read as the first of an episode.
-        latent: numbers of an embedding.
         embedding: width of the tokens.
         layers: blocks of the transformer.
         heads: attentions side by side in each.
         most_steps: decisions of an episode that are told apart; later ones count as the last.
+        latent: numbers of an embedding of behaviour.
 
     Raises:
         TrimtabError: if a size does not fit.
@@ -40,16 +40,15 @@ class PreferredSequencePolicy(SequencePolicy):
         self,
         spec: PolicySpec,
         *,
-        latent: Size = 8,
         embedding: Size = 128,
         layers: Size = 3,
         heads: Size = 1,
         most_steps: Size = 1000,
+        latent: Size = 8,
     ) -> None:
         super().__init__(
-            spec, latent,
-            embedding=embedding, layers=layers, heads=heads, most_steps=most_steps, latent=latent,
-        )  # fmt: skip
+            spec, latent, embedding=embedding, layers=layers, heads=heads, most_steps=most_steps
+        )
         self.optimal = nn.Parameter(_SPREAD * torch.randn(latent))
 
     def asked(self, given: Mapping[str, Tensor], rows: int, length: int) -> Tensor:

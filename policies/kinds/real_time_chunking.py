@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import PREVIOUS, WEIGHTS
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.samplers import DDPM, Field, Level
@@ -19,25 +20,22 @@ LIMIT = "guidance_limit"
 """Name of the input that bounds the guidance: beta of the paper, which its code has as 5."""
 
 
-class PlannedPolicy(Policy):
+class PlannedPolicy(ComposedPolicy):
     """A frozen policy that also reads what a robot is playing, the part ``previous_chunk``.
 
     Args:
         base: a flow policy, or a diffusion policy with a deterministic sampler.
         inputs: further inputs by name: default, shape, and the range in which golden rows are.
-        keywords: of this kind, for its config.
 
     Raises:
         TrimtabError: if ``base`` is another policy.
     """
 
     built_by_method = True
+    base: FlowPolicy | DiffusionPolicy
 
     def __init__(
-        self,
-        base: Policy,
-        inputs: Mapping[str, tuple[float, tuple[int, ...], float, float]],
-        **keywords: int,
+        self, base: Policy, inputs: Mapping[str, tuple[float, tuple[int, ...], float, float]]
     ) -> None:
         if not isinstance(base, FlowPolicy | DiffusionPolicy) or isinstance(base.sampler, DDPM):
             raise TrimtabError(
@@ -47,9 +45,9 @@ class PlannedPolicy(Policy):
         spec = base.spec.with_input(PREVIOUS, 0.0, (base.spec.horizon, base.spec.action_dim))
         for name, (default, shape, *_) in inputs.items():
             spec = spec.with_input(name, default, shape)
-        super().__init__(spec, base.noise_shape, **keywords)
+        super().__init__(spec, base.noise_shape)
         self.evaluate_deterministic = base.evaluate_deterministic
-        self.base: FlowPolicy | DiffusionPolicy = base.requires_grad_(False).eval()
+        self.base = base.requires_grad_(False).eval()
         own, inner, horizon = self.normalizer, base.normalizer, spec.horizon
         ends = [
             torch.tensor([low, high]).expand(*shape, 2) for _, shape, low, high in inputs.values()
@@ -60,17 +58,6 @@ class PlannedPolicy(Policy):
             (own.obs_scale, inner.obs_scale, inner.action_scale, (high - low) / 2),
         ):
             buffer.copy_(torch.cat([of_obs, of_action.repeat(horizon), rest.to(buffer)]))
-
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the config of the base."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "base": self.base.config()}
 
 
 class RealTimeChunkingPolicy(PlannedPolicy):
@@ -90,6 +77,8 @@ class RealTimeChunkingPolicy(PlannedPolicy):
             made. It costs a backward pass a step.
     """
 
+    neutral = MappingProxyType({"exact": False})
+
     def __init__(self, base: Policy, *, exact: bool = False) -> None:
         self.prefix = base.prefix if isinstance(base, FlowPolicy) else 0
         rows = (base.spec.horizon,)
@@ -98,7 +87,6 @@ class RealTimeChunkingPolicy(PlannedPolicy):
             {WEIGHTS: (0.0, rows, -0.5, 1.5)}
             if self.prefix
             else {WEIGHTS: (0.0, rows, 0.0, 1.0), LIMIT: (5.0, (1,), 0.0, 10.0)},
-            **({"exact": True} if exact else {}),
         )
         self.exact = exact
         if exact:

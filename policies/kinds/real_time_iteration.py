@@ -34,7 +34,7 @@ class RealTimeIterationPolicy(PlannedPolicy):
 
     def __init__(self, base: Policy, *, late_steps: Steps = 2) -> None:
         rows = {RESTART: (0.0, (1,), 0.0, 1.0)}
-        super().__init__(base, rows, late_steps=late_steps)
+        super().__init__(base, rows)
         sampler = self.base.sampler
         if not isinstance(sampler, Euler | DDIM):
             raise TrimtabError("policy.scheduler: its steps follow from one another; leave it out")

@@ -52,14 +52,7 @@ class RegressionGaussianPolicy(Policy):
         log_std_max: NonNegative = 2.0,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec,
-            shape,
-            hidden=list(hidden),
-            tanh_mean=tanh_mean,
-            log_std_min=log_std_min,
-            log_std_max=log_std_max,
-        )
+        super().__init__(spec, shape)
         self.tanh_mean, self.log_std_range = tanh_mean, (log_std_min, log_std_max)
         self.network = mlp(spec.obs_dim + self.told, hidden, spec.horizon * spec.action_dim)
         self.free_log_std = nn.Parameter(torch.zeros(shape))

@@ -35,9 +35,7 @@ class RenormedGaussianPolicy(SquashedGaussianPolicy):
         log_std_min: float = -20.0,
         log_std_max: float = 2.0,
     ) -> None:
-        super().__init__(
-            spec, hidden=list(hidden), log_std_min=log_std_min, log_std_max=log_std_max
-        )
+        super().__init__(spec)
         self.log_std_range = (log_std_min, log_std_max)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = RenormedPerceptron(spec.obs_dim, hidden, outputs)

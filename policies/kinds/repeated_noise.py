@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy, Policy
 from trimtab.policies.kinds.latent import latent_spec
 from trimtab.types import Obs
 
 
-class RepeatedNoisePolicy(Policy):
+class RepeatedNoisePolicy(ComposedPolicy):
     """``action = base(obs, (w, w, ..., w))``: noise of shape ``(1, A)`` in place of ``(H, A)``.
 
     Some steered policies have a latent for each action of a chunk, and some one for all of it, as
@@ -31,22 +31,7 @@ class RepeatedNoisePolicy(Policy):
         self.normalizer = base.normalizer
         self.base = base.requires_grad_(False).eval()
 
-    def train(self, mode: bool = True) -> RepeatedNoisePolicy:
-        """Set the mode; the frozen base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
-
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]`` for ``noise`` ``[B, 1, A]``."""
         action: Tensor = self.base(obs, noise.expand(-1, self.repeats, -1))
         return action
-
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the config of the base."""
-        return {"kind": self.kind, "base": self.base.config()}

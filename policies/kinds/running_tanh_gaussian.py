@@ -38,12 +38,6 @@ class RunningTanhGaussianPolicy(TanhGaussianPolicy):
         log_std_max: float = 2.0,
     ) -> None:
         super().__init__(spec, hidden=(), log_std_min=log_std_min, log_std_max=log_std_max)
-        self._keywords = {
-            "hidden": list(hidden),
-            "normalize_observations": normalize_observations,
-            "log_std_min": log_std_min,
-            "log_std_max": log_std_max,
-        }
         if normalize_observations:
             self.normalizer = RunningNormalizer(spec)
         outputs = 2 * spec.horizon * spec.action_dim

@@ -51,17 +51,7 @@ class SquashedFlowPolicy(Policy):
         normalize_observations: bool = False,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
-        super().__init__(
-            spec,
-            shape,
-            hidden=list(hidden),
-            activation=activation,
-            time_dim=time_dim,
-            sampling_steps=sampling_steps,
-            output_scale=output_scale,
-            squash=squash,
-            normalize_observations=normalize_observations,
-        )
+        super().__init__(spec, shape)
         if normalize_observations:
             self.normalizer = RunningNormalizer(spec)
         self.sampler, self.output_scale, self.squash = Euler(sampling_steps), output_scale, squash

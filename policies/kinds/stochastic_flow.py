@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import NOISE_LIMIT, FlowChain, walk
 from trimtab.policies.networks.samplers import euler_steps
 from trimtab.types import Obs, Statistics
 
 
-class StochasticFlowPolicy(Policy):
+class StochasticFlowPolicy(ComposedPolicy):
     """A flow as a stochastic process with the same marginals, as OGPO acts (arXiv 2605.03065).
 
     The marginals are the same up to the clip of each step's mean to [-1, 1], which is the paper's.
@@ -25,11 +25,13 @@ class StochasticFlowPolicy(Policy):
     """
 
     adjustable_inside = False  # what was learned belongs to these steps
+    frozen = ()
+    base: FlowPolicy
 
     def __init__(self, base: FlowPolicy, *, noise: str = "tapered", level: float = 0.05) -> None:
         steps = euler_steps(base.sampler)
         shape = (steps + 1, base.spec.horizon, base.spec.action_dim)
-        super().__init__(base.spec, shape, noise=noise, level=level)
+        super().__init__(base.spec, shape)
         self.base = base
         self.normalizer = base.normalizer
         self.chain = FlowChain(steps, noise=noise, level=level)
@@ -49,14 +51,3 @@ class StochasticFlowPolicy(Policy):
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         return self.normalizer.raw_action(self.points(obs, noise)[-1])
-
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the config of the base."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "base": self.base.config()}

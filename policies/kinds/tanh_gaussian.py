@@ -33,14 +33,13 @@ class SquashedGaussianPolicy(Policy):
 
     Args:
         spec: shapes and limits.
-        keywords: the child's settings.
     """
 
     evaluate_deterministic = True
     network: Any
 
-    def __init__(self, spec: PolicySpec, **keywords: Any) -> None:
-        super().__init__(spec, (spec.horizon, spec.action_dim), **keywords)
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec, (spec.horizon, spec.action_dim))
 
     @property
     @abstractmethod
@@ -119,15 +118,10 @@ class TanhGaussianPolicy(SquashedGaussianPolicy):
         activation: Activation = "relu",
         obs_limit: Positive | None = None,
     ) -> None:
-        super().__init__(
-            spec,
-            hidden=list(hidden),
-            layer_norm=layer_norm,
-            log_std_min=log_std_min,
-            log_std_max=log_std_max,
-            activation=activation,
-        )
-        if obs_limit is not None:
+        super().__init__(spec)
+        if obs_limit is None:
+            self._keywords.pop("obs_limit", None)  # which published configs lack
+        else:
             self._clip_observations(obs_limit)
         self.log_std_range = (log_std_min, log_std_max)
         flat = spec.horizon * spec.action_dim

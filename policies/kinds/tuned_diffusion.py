@@ -8,7 +8,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.base import Policy
+from trimtab.policies.base import ComposedPolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.networks.chains import Chain, DiffusionChain, Predict
 from trimtab.policies.networks.samplers import with_steps
@@ -16,7 +16,7 @@ from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.types import Obs
 
 
-class TunedDiffusionPolicy(Policy):
+class TunedDiffusionPolicy(ComposedPolicy):
     """The base's early denoising steps, frozen, then tuned ones (DPPO, arXiv 2409.00588).
 
     It acts by the base's own sampler. Its tuned network begins as a copy of the base's.
@@ -33,6 +33,7 @@ class TunedDiffusionPolicy(Policy):
 
     adjustable_inside = False  # what was learned belongs to these steps
     neutral = MappingProxyType({"normalize_observations": False})
+    base: DiffusionPolicy
 
     def __init__(
         self, base: DiffusionPolicy, *, tuned_steps: int, normalize_observations: bool = False
@@ -43,9 +44,7 @@ class TunedDiffusionPolicy(Policy):
                 f"tuned diffusion policy: tuned_steps={tuned_steps}: must be from 1 to the "
                 f"{steps} steps of its sampler"
             )
-        # Published policies have no such keyword.
-        running = {"normalize_observations": True} if normalize_observations else {}
-        super().__init__(base.spec, base.noise_shape, tuned_steps=tuned_steps, **running)
+        super().__init__(base.spec, base.noise_shape)
         self.normalizer = base.normalizer
         if normalize_observations:
             self.normalizer = RunningNormalizer(base.spec)
@@ -54,12 +53,6 @@ class TunedDiffusionPolicy(Policy):
         self.early = steps - tuned_steps
         self.chain = DiffusionChain(base.sampler, eta=0.0)
         self.single = len(base.noise_shape) == 2  # one latent is all the noise that there is
-
-    def train(self, mode: bool = True) -> TunedDiffusionPolicy:
-        """Set the tuned network's mode; the frozen base stays in evaluation mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
 
     def predictor(self, obs: Obs, chain: Chain) -> Predict:
         """Return what predicts the noise of each step of ``chain``: frozen, then tuned."""
@@ -87,14 +80,3 @@ class TunedDiffusionPolicy(Policy):
             if not self.single and index < self.chain.steps - 1:
                 point = point + self.chain.std(index) * noise[:, index + 1]
         return self.normalizer.raw_action(point)
-
-    @property
-    def label(self) -> str:
-        """It is listed under the kind of its base."""
-        return self.base.label
-
-    def config(self) -> dict[str, object]:
-        """Return JSON that nests the config of the base."""
-        described = super().config()
-        described.pop("spec")
-        return {**described, "base": self.base.config()}

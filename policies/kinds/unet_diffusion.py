@@ -81,12 +81,7 @@ class UNetDiffusionPolicy(Policy):
             _alphas(train_steps, beta_schedule, beta_start, beta_end), sampling_steps,
             ancestral=sampler == "ddpm", clip=clip, says_clean=says_clean,
         )  # fmt: skip
-        super().__init__(
-            spec, made.noise_shape(length, spec.action_dim), hidden=list(hidden), kernel=kernel,
-            groups=groups, step_dim=step_dim, scaled=scaled, past=past, train_steps=train_steps,
-            beta_schedule=beta_schedule, beta_start=beta_start, beta_end=beta_end,
-            says_clean=says_clean, clip=clip, sampler=sampler, sampling_steps=sampling_steps,
-        )  # fmt: skip
+        super().__init__(spec, made.noise_shape(length, spec.action_dim))
         self.sampler, self.past, self.train_steps = made, past, train_steps
         self.network = ConditionalUNet(
             spec.action_dim, spec.obs_dim, hidden=hidden, step_dim=step_dim, kernel=kernel,

@@ -26,6 +26,6 @@ class UnitGaussianPolicy(SquashedGaussianPolicy):
     log_std_range = None
 
     def __init__(self, spec: PolicySpec, *, width: Size = 128, blocks: Size = 2) -> None:
-        super().__init__(spec, width=width, blocks=blocks)
+        super().__init__(spec)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = UnitNetwork(spec.obs_dim, width, outputs, blocks=blocks)

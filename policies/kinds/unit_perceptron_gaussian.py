@@ -25,6 +25,6 @@ class UnitPerceptronGaussianPolicy(SquashedGaussianPolicy):
     log_std_range = (-10.0, 2.0)
 
     def __init__(self, spec: PolicySpec, *, width: Size = 256, layers: Size = 4) -> None:
-        super().__init__(spec, width=width, layers=layers)
+        super().__init__(spec)
         outputs = 2 * spec.horizon * spec.action_dim
         self.network = UnitPerceptron(spec.obs_dim, width, outputs, layers=layers)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,18 +25,6 @@ Field = Callable[[Tensor, Tensor], Tensor]
 
 Level = tuple[float, float]
 """Factors s and n of a noisy chunk ``x = s clean + n noise``."""
-
-
-class Sampler(Protocol):
-    """A deterministic map from noise ``[B, *noise_shape]`` to a normalised chunk ``[B, H, A]``."""
-
-    def noise_shape(self, horizon: int, action_dim: int) -> tuple[int, ...]:
-        """Return the shape of one row's noise."""
-        ...
-
-    def __call__(self, field: Field, noise: Tensor) -> Tensor:
-        """Return the chunk that ``noise`` leads to."""
-        ...
 
 
 class Euler:

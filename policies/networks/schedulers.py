@@ -197,8 +197,8 @@ def _keywords(
     name: str, settings: Mapping[str, Any], table: Table, saved: Numbers | None
 ) -> dict[str, Any]:
     made_by = importlib.metadata.version("diffusers") if saved is None else saved.get("diffusers")
-    kept = {"scheduler_settings": dict(settings)} if settings else {}
-    return {"scheduler": name, **kept, "table": {**table.to_json(), "diffusers": made_by}}
+    told = {**table.to_json(), "diffusers": made_by}
+    return {"scheduler": name, "scheduler_settings": dict(settings) or None, "table": told}
 
 
 def diffusion_table(

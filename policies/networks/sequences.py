@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +79,6 @@ class SequencePolicy(Policy):
         layers: blocks of the transformer.
         heads: attentions side by side in each.
         most_steps: decisions of an episode that are told apart; later ones count as the last.
-        keywords: further settings of a kind, as they are stored.
 
     Raises:
         TrimtabError: if a size does not fit.
@@ -99,12 +98,10 @@ class SequencePolicy(Policy):
         layers: int,
         heads: int,
         most_steps: int,
-        **keywords: Any,
     ) -> None:
-        sizes = {"embedding": embedding, "layers": layers, "heads": heads, "most_steps": most_steps}
         if embedding % heads:
             raise TrimtabError(f"policy.embedding={embedding}: must be a multiple of heads={heads}")
-        super().__init__(spec, (0,), **sizes, **keywords)
+        super().__init__(spec, (0,))
         self.remembers = _STEP in spec.layout
         parts = spec.observed
         self.obs_size = sum(part.size for part in parts.values())

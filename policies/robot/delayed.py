@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.robot.modes import Mode, check_mode
 from trimtab.policies.robot.plan import Array
 from trimtab.policies.robot.timeline import Timeline
-from trimtab.settings import fits
+from trimtab.settings import Bounds, check_fields
 
 __all__ = ["DelayedAgent", "Latency", "Timing"]
 
@@ -34,18 +35,12 @@ class Latency:
         drop: share of ticks without an observation; the first tick of an episode always has one.
     """
 
-    delay: float = 0.0
-    jitter: float = 0.0
-    drop: float = 0.0
+    delay: Annotated[float, Bounds(least=0, most=1e6)] = 0.0
+    jitter: Annotated[float, Bounds(least=0, most=10)] = 0.0
+    drop: Annotated[float, Bounds(least=0, below=1)] = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, most, unit in (
-            ("delay", self.delay, 1e6, " seconds"), ("jitter", self.jitter, 10.0, ""),
-        ):  # fmt: skip
-            if not (fits(value, float) and 0 <= value <= most):
-                raise TrimtabError(f"latency: {name}={value}: give from 0 to {most:g}{unit}")
-        if not (fits(self.drop, float) and 0 <= self.drop < 1):
-            raise TrimtabError(f"latency: drop={self.drop}: give a share from 0 to below 1")
+        check_fields(self, "latency")
         if self.jitter and not self.delay:
             raise TrimtabError(f"latency: jitter={self.jitter}: it scales a delay; give one")
 

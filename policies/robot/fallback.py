@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trimtab.errors import TrimtabError
 from trimtab.policies.robot.limits import beyond
 from trimtab.policies.robot.plan import Array
-from trimtab.settings import fits
+from trimtab.settings import Bounds, Natural, check_fields
 
 Limit = NDArray[np.floating[Any]]
 
@@ -32,14 +32,10 @@ class Fallback(ABC):
             one missing observation drops the plan: the next observation gets a new one.
     """
 
-    patience: int = 0
+    patience: Natural = 0
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.patience, int) and not isinstance(self.patience, bool)
-        if not whole or self.patience < 0:
-            raise TrimtabError(
-                f"fallback: patience={self.patience}: give a whole number of ticks, at least 0"
-            )
+        check_fields(self, "fallback")
 
     @abstractmethod
     def action(self, last: Array | None, planned: Array | None) -> Array | None:
@@ -91,12 +87,12 @@ class SafeAction(Fallback):
     safe: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         try:
             safe = tuple(float(x) for x in self.safe)
         except (TypeError, ValueError) as error:
             raise TrimtabError(f"fallback: safe={self.safe!r}: give a tuple of numbers") from error
         object.__setattr__(self, "safe", safe)
+        super().__post_init__()
 
     def action(self, last: Array | None, planned: Array | None) -> Array | None:
         """Return the safe action."""
@@ -121,12 +117,7 @@ class Damp(SafeAction):
         keep: share of the difference that is left after a tick, at least 0 and below 1.
     """
 
-    keep: float = 0.8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (fits(self.keep, float) and 0.0 <= self.keep < 1.0):
-            raise TrimtabError(f"fallback: keep={self.keep}: give a number from 0 to below 1")
+    keep: Annotated[float, Bounds(least=0, below=1)] = 0.8
 
     def action(self, last: Array | None, planned: Array | None) -> Array | None:
         """Return the last action, a step nearer to the safe one."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes
+from trimtab.files import read_whole
 from trimtab.observations import FLAT
 from trimtab.policies.agent import ArrayObs
 from trimtab.policies.bundle.files import Contract
@@ -325,10 +325,7 @@ def read_log(path: str | Path) -> Log:
         TrimtabError: if it is no log, or a byte was changed: the tick is named.
     """
     where = f"log {path}"
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise TrimtabError(f"{where}: cannot be read ({error.strerror})") from error
+    data = read_whole(path, where)
     if not data.startswith(_MAGIC):
         raise TrimtabError(f"{where}: is no log of Trimtab, or its first line was changed")
     records: list[tuple[int, int, bytes]] = []

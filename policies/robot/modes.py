@@ -15,16 +15,16 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.errors import TrimtabError, nearest
+from trimtab.errors import TrimtabError
 from trimtab.policies.agent import PREVIOUS, RESTART, WEIGHTS, PolicyInputs
 from trimtab.policies.memory import STATE
 from trimtab.policies.robot.plan import Array, Chunk
-from trimtab.settings import fits
+from trimtab.settings import Bounds, Count, Natural, check_fields
 
 Weights = NDArray[np.float64]
 
@@ -32,6 +32,8 @@ __all__ = [
     "MODES", "SCHEDULES", "Blended", "Mode", "RealTimeChunking", "RealTimeIteration",
     "RecedingHorizon", "TemporalEnsemble", "check_mode", "chunk_weights",
 ]  # fmt: skip
+
+_PositiveShare = Annotated[float, Bounds(above=0, most=1)]
 
 
 @dataclass
@@ -47,14 +49,11 @@ class Mode(ABC):
     """
 
     needs: ClassVar[tuple[tuple[str, ...], str]] = ((), "")
-    interval: int = 1
+    interval: Count = 1
     _newest: Chunk | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.interval, bool) or not isinstance(self.interval, int):
-            raise TrimtabError(f"mode: interval={self.interval}: give a whole number of ticks")
-        if self.interval < 1:
-            raise TrimtabError(f"mode: interval={self.interval}: give at least 1 tick")
+        check_fields(self, "mode")
 
     def begin(self) -> None:
         """Forget all chunks."""
@@ -105,13 +104,8 @@ class TemporalEnsemble(Mode):
         m: decay of the weights.
     """
 
-    m: float = 0.01
+    m: Annotated[float, Bounds(least=-1e3, most=1e3)] = 0.01
     _chunks: list[Chunk] = field(default_factory=list, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (fits(self.m, float) and np.isfinite(self.m)):
-            raise TrimtabError(f"mode: m={self.m}: give a finite number")
 
     def begin(self) -> None:
         """Forget all chunks."""
@@ -146,16 +140,9 @@ class Blended(Mode):
         ramp: ticks until the new chunk is played alone.
     """
 
-    share: float = 0.7
-    ramp: int = 0
+    share: _PositiveShare = 0.7
+    ramp: Natural = 0
     _plan: Chunk | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (fits(self.share, float) and 0.0 < self.share <= 1.0):
-            raise TrimtabError(f"mode: share={self.share}: give a number above 0 and at most 1")
-        if isinstance(self.ramp, bool) or not isinstance(self.ramp, int) or self.ramp < 0:
-            raise TrimtabError(f"mode: ramp={self.ramp}: give a whole number of ticks, at least 0")
 
     def begin(self) -> None:
         """Forget the plan."""
@@ -231,23 +218,11 @@ class RealTimeChunking(RecedingHorizon):
     """
 
     needs = ((PREVIOUS, WEIGHTS), "rtc")
-    end: int | None = None
-    schedule: str = "exp"
-    delay: int = 0
-    quantile: float = 0.9
+    end: Natural | None = None
+    schedule: Literal["exp", "linear", "ones", "zeros"] = "exp"
+    delay: Natural = 0
+    quantile: _PositiveShare = 0.9
     _delays: deque[int] = field(default_factory=deque, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.schedule not in SCHEDULES:
-            raise TrimtabError(
-                f"mode: schedule={self.schedule}: {nearest(self.schedule, SCHEDULES)}"
-            )
-        for name, value in (("end", 0 if self.end is None else self.end), ("delay", self.delay)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise TrimtabError(f"mode: {name}={value}: give a whole number, at least 0")
-        if not (fits(self.quantile, float) and 0 < self.quantile <= 1):
-            raise TrimtabError(f"mode: quantile={self.quantile}: give a number above 0, at most 1")
 
     def begin(self) -> None:
         """Forget the plan, and how late answers were."""

@@ -193,37 +193,9 @@ class PolicyClient:
                 )
             )
             first = connection.recv(self.seconds)
-        except ssl.SSLCertVerificationError as error:
-            raise TrimtabError(
-                f"{self.address}: its certificate does not hold ({error.verify_message}); if you "
-                "trust its authority, write that one's file into SSL_CERT_FILE"
-            ) from error
-        except (InvalidURI, ValueError) as error:
-            raise TrimtabError(
-                f"{self.address}: is no address of a policy server; write ws://host:port"
-            ) from error
-        except InvalidStatus as error:
+        except (OSError, ValueError, EOFError, WebSocketException) as error:
             self.close()
-            status = error.response.status_code
-            why = {
-                401: f"wants a key; set the environment variable {KEY} to it",
-                503: "has as many clients as it takes; end one, or serve with connections=…",
-            }.get(status, f"is no policy server: it answers with HTTP status {status}")
-            raise TrimtabError(f"{self.address}: {why}") from error
-        except TimeoutError as error:
-            self.close()
-            raise TrimtabError(
-                f"{self.address}: something listens there and does not answer; look at the server"
-            ) from error
-        except (InvalidHandshake, ConnectionClosed, EOFError) as error:
-            self.close()
-            raise TrimtabError(f"{self.address}: is no policy server ({error})") from error
-        except (OSError, WebSocketException) as error:
-            self.close()
-            raise TrimtabError(
-                f"{self.address}: no server can be reached ({error}); start one by trimtab serve, "
-                "or check the address"
-            ) from error
+            raise TrimtabError(f"{self.address}: {_fault(error)}") from error
         self._connection = connection
         metadata = {} if isinstance(first, str) else _decoded(first, self.address)
         if isinstance(metadata, Mapping) and "noise" in _listed(metadata.get("extensions")):
@@ -254,6 +226,29 @@ class PolicyClient:
                 values, self.golden[name][:rows], self.address, "the server",
                 self.contract.tolerance,
             )  # fmt: skip
+
+
+def _fault(error: Exception) -> str:
+    """Return why there is no connection, and what to do."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return (
+                f"its certificate does not hold ({error.verify_message}); if you trust its "
+                "authority, write that one's file into SSL_CERT_FILE"
+            )
+        case InvalidURI() | ValueError():
+            return "is no address of a policy server; write ws://host:port"
+        case InvalidStatus():
+            status = error.response.status_code
+            return {
+                401: f"wants a key; set the environment variable {KEY} to it",
+                503: "has as many clients as it takes; end one, or serve with connections=…",
+            }.get(status, f"is no policy server: it answers with HTTP status {status}")
+        case TimeoutError():
+            return "something listens there and does not answer; look at the server"
+        case InvalidHandshake() | ConnectionClosed() | EOFError():
+            return f"is no policy server ({error})"
+    return f"no server can be reached ({error}); start one by trimtab serve, or check the address"
 
 
 def _decoded(frame: bytes, address: str) -> Any:

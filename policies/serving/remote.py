@@ -11,10 +11,10 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.bundle.files import inputs_of
+from trimtab.policies.bundle.withheld import spec_of
 from trimtab.policies.defaults import torch_defaults
 from trimtab.policies.kinds.remote import RemotePolicy, reach_servers_by, servers
 from trimtab.policies.serving.protocol import host_of, is_loopback
-from trimtab.types import PolicySpec
 
 if TYPE_CHECKING:
     from trimtab.policies.serving.client import PolicyClient
@@ -36,11 +36,8 @@ def open_remote(address: str) -> Bundle:
         before.close()
     servers[address] = client = _client(address)
     contract = client.contract
-    spec = PolicySpec(
-        contract.obs_dim, contract.horizon, contract.action_dim, contract.action_low,
-        contract.action_high, contract.parts, contract.history, contract.every_tick,
-    )  # fmt: skip
-    policy = RemotePolicy(spec, contract.noise_shape, address, client.config["sha256"]).eval()
+    spec, sha = spec_of(contract), client.config["sha256"]
+    policy = RemotePolicy(spec, contract.noise_shape, address, sha).eval()
     obs, _ = inputs_of(client.golden, contract)
     policy.normalizer.take_range(tree_map(torch.tensor, obs))
     policy.evaluate_deterministic = contract.evaluate_deterministic

@@ -272,6 +272,19 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
         return file.read()
 
 
+def read_whole(path: str | Path, where: str = "") -> bytes:
+    """Return all bytes of a file, as :func:`read_bytes`; ``where`` names it in the error.
+
+    Raises:
+        TrimtabError: if it is missing or cannot be read.
+    """
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise TrimtabError(f"{where or path}: cannot be read ({reason}); check the path") from error
+
+
 @contextmanager
 def reading(path: str | Path) -> Iterator[io.BufferedReader]:
     """Open a file to read its bytes; a named pipe is refused and not waited for.

@@ -17,7 +17,7 @@ import types
 import typing
 from abc import ABCMeta
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal
 
@@ -33,6 +33,7 @@ __all__ = [
     "Share",
     "Size",
     "Steps",
+    "check_fields",
     "check_settings",
     "fits",
     "keywords_of",
@@ -153,13 +154,40 @@ def check_settings(chosen: type[Any], settings: Mapping[str, Any], section: str)
         value, kind = values[name], parameter.annotation
         if name in settings and not fits(value, kind):
             raise TrimtabError(f"{start}{name}={value}: must be {_called(kind)}")
-        for one in bounds[name]:
-            limits = one.with_values(values)
-            numbers = value if isinstance(value, list | tuple) else [value]
-            if not all(limits.hold(number) for number in numbers if isinstance(number, Real)):
-                others = filter(None, (one.least_of, one.most_of, one.above_of))
-                by = "".join(f" ({start}{other} is a limit)" for other in others)
-                raise TrimtabError(f"{start}{name}={value}: must be {limits}{by}")
+        _check_bounds(start, name, values, bounds[name])
+
+
+def check_fields(chosen: Any, section: str) -> None:
+    """Check the fields of a dataclass's object, for its ``__post_init__``, by their annotations.
+
+    Args:
+        chosen: the object.
+        section: what errors call its fields, such as ``mode``.
+
+    Raises:
+        TrimtabError: if a value is of another type than its field, or out of bounds.
+    """
+    kinds = typing.get_type_hints(type(chosen))
+    bounds = typing.get_type_hints(type(chosen), include_extras=True)
+    values = {one.name: getattr(chosen, one.name) for one in fields(chosen) if one.init}
+    for name, value in values.items():
+        if not fits(value, kinds[name]):
+            raise TrimtabError(
+                f"{section}: {name}={str(value)[:80]}: must be {_called(kinds[name])}"
+            )
+        _check_bounds(f"{section}: ", name, values, _bounds_in(bounds[name]))
+
+
+def _check_bounds(start: str, name: str, values: Mapping[str, Any], bounds: list[Bounds]) -> None:
+    """Check a value, a number or several, at the values that other settings have."""
+    value = values[name]
+    for one in bounds:
+        limits = one.with_values(values)
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if not all(limits.hold(number) for number in numbers if isinstance(number, Real)):
+            others = filter(None, (one.least_of, one.most_of, one.above_of))
+            by = "".join(f" ({start}{other} is a limit)" for other in others)
+            raise TrimtabError(f"{start}{name}={str(value)[:80]}: must be {limits}{by}")
 
 
 def keywords_of(chosen: type[Any]) -> dict[str, inspect.Parameter]:

@@ -219,8 +219,8 @@ def test_a_place_behind_links_in_a_circle(
     [
         ({"act_step": 1}, "did you mean act_steps?"),
         ({"act_steps": 5}, "act_steps must be from 1 to the horizon 4"),
-        ({"act_steps": None}, "act_steps must be a whole number, got None"),
-        ({"control_rate": "50"}, "control_rate must be a number, got '50'"),
+        ({"act_steps": None}, "act_steps=None: must be a whole number"),
+        ({"control_rate": "50"}, "control_rate=50: must be a number or null"),
         ({"obs_names": ["x"]}, "obs_names must be 6 texts"),
         ({"training": {"loss": float("nan")}}, "cannot be written as JSON"),
         ({"training": {"when": object()}}, "cannot be written as JSON"),

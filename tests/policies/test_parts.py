@@ -337,7 +337,7 @@ def test_an_agent_remembers_each_episode_by_itself(parts: bool) -> None:
     ("change", "words"),
     [
         (lambda inputs: {k: {**v, "given": 0.0} for k, v in inputs.items()}, "environment's"),
-        (lambda inputs: dict(reversed(inputs.items())), "in the order"),
+        (lambda inputs: dict(reversed(inputs.items())), "order of parts"),
     ],
 )
 def test_a_contract_of_other_parts_is_refused(

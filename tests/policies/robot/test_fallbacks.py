@@ -142,7 +142,7 @@ def test_nothing_is_held_before_a_command_is_known() -> None:
         (lambda: Hold(patience=1.5), "patience=1.5"),  # type: ignore[arg-type]
         (lambda: numbered(fallback=SafeAction(safe=(1.0, 2.0))), "give 1 numbers"),
         (lambda: numbered(fallback=SafeAction(safe=(2e6,))), "within the limits"),
-        (lambda: numbered(fallback=SafeAction(safe=(float("nan"),))), "within the limits"),
+        (lambda: numbered(fallback=SafeAction(safe=(float("nan"),))), "each a number"),
         (
             lambda: numbered(fallback=SafeAction(safe=(1.0,)), limits=Limits(high=0.5)),
             r"commands, \[-1000000.0\] to \[0.5\]",

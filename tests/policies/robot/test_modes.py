@@ -330,21 +330,21 @@ def test_the_plan_shows_what_will_be_played() -> None:
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: RecedingHorizon(0), "at least 1 tick"),
+        (lambda: RecedingHorizon(0), "interval=0: must be at least 1"),
         (lambda: RecedingHorizon(2.5), "whole number"),  # type: ignore[arg-type]
         (lambda: numbered(mode=RecedingHorizon(9)), "a chunk has 8 actions; give at most 8"),
         (
             lambda: numbered(horizon=1, act_steps=1, mode=RecedingHorizon(2)),
             "interval=2: a chunk has 1 action; give 1$",
         ),
-        (lambda: TemporalEnsemble(m=float("nan")), "finite"),
+        (lambda: TemporalEnsemble(m=float("nan")), "m=nan: must be a number"),
         (lambda: TemporalEnsemble(m=True), "m=True"),
         (lambda: Blended(share=0.0), "share=0.0"),
         (lambda: Blended(share=True), "share=True"),
         (lambda: Blended(ramp=-1), "ramp=-1"),
         (lambda: Blended(share="half"), "share=half"),  # type: ignore[arg-type]
         (lambda: TemporalEnsemble(m=None), "m=None"),  # type: ignore[arg-type]
-        (lambda: RealTimeChunking(schedule="exponential"), "exp"),
+        (lambda: RealTimeChunking(schedule="even"), "be exp or linear"),  # type: ignore[arg-type]
         (lambda: RealTimeChunking(end=-1), "end=-1"),
         (lambda: RealTimeChunking(delay=0.5), "delay=0.5"),  # type: ignore[arg-type]
         (lambda: RealTimeChunking(quantile=0.0), "quantile=0.0"),
