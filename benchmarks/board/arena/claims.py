@@ -125,8 +125,6 @@ def _pairs(
     for contest in arena.contests:
         if claim.tasks and contest.task not in claim.tasks:
             continue
-        if claim.bases and contest.base not in claim.bases:
-            continue
         rows = {row.method: row for row in contest.rows if row.variant is None}
         ours = rows.get(claim.method)
         name = other(contest, ours) if ours is not None else None
@@ -420,16 +418,11 @@ def steps_to(row: ArenaRow, start: float, target: float) -> float | None:
     return None
 
 
-def _missing(claim: Claim, _: object) -> Finding:
-    return Finding(claim, "not told yet", claim.why, 0)
-
-
 _JUDGES: Mapping[str, Callable[[Claim, Arena], Finding]] = {
     "higher": _higher,
     "most": _most,
     "control": _control,
     "sooner": _sooner,
-    "missing": _missing,
 }
 
 
@@ -461,7 +454,7 @@ def _of_seeds(scores: DataScores, measure: str) -> Scores:
     """Return a measure for each seed; nothing where the runs have none."""
     values: Sequence[Array] = scores.episode_scores
     if measure != "score":
-        values = [np.array([value]) for value in scores.values(measure)]
+        values = [np.array([value]) for value in getattr(scores, measure)]
     if len(values) != len(scores.seeds):  # not every run made the switch
         return {}
     return dict(zip(scores.seeds, values, strict=True))
@@ -522,7 +515,6 @@ def _at_switch(contest: DataContest, method: str) -> tuple[float, ...]:
 _DATA_JUDGES: Mapping[str, Callable[[Claim, Sequence[DataContest]], Finding]] = {
     "higher": _data_higher,
     "keeps": _data_keeps,
-    "missing": _missing,
 }
 
 
