@@ -24,6 +24,8 @@ __all__ = ["EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run", "decima
 
 Metric = Literal["success", "return"]
 """What an environment is scored by."""
+_INTERVALS = ("iqm", "mean", "difference", "improvement")
+"""What of an entry is an interval, or None."""
 
 
 def decimals(metric: Metric, scores: Sequence[float]) -> int:
@@ -168,7 +170,7 @@ class Leaderboard:
             for table in self.tables
             for entry in table.entries
         ]
-        return csv_table(lines)
+        return csv_table(lines, _INTERVALS)
 
     def to_markdown(self) -> str:
         """Return all tables and their provenance as Markdown."""
@@ -211,8 +213,8 @@ def _plain(value: Any) -> Any:
 
 
 def _flat(entry: Entry) -> dict[str, Any]:
-    """Return a row's numbers under flat names, an interval as three."""
-    line: dict[str, Any] = {
+    """Return a row's numbers under flat names."""
+    return {
         "method": entry.label,
         "algorithm": entry.algorithm,
         "policy": entry.policy,
@@ -226,8 +228,5 @@ def _flat(entry: Entry) -> dict[str, Any]:
         "best": entry.best,
         "baseline": entry.baseline,
         "lowest_difference": entry.lowest_difference,
+        **{name: getattr(entry, name) for name in _INTERVALS},
     }
-    for name in ("iqm", "mean", "difference", "improvement"):
-        interval = getattr(entry, name) or (None, None, None)
-        line |= zip((name, f"{name}_low", f"{name}_high"), interval, strict=True)
-    return line
