@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from site_pages.text import escaped, table
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 _DIGITS = {"success": 2}
@@ -63,6 +65,29 @@ def entries() -> Sequence[Entry]:
                     )
                 )
     return found
+
+
+def results_table(found: Sequence[Entry], heading: str, first: Sequence[str], up: str) -> str:
+    """Return rows of leaderboards as a table.
+
+    Args:
+        found: the rows.
+        heading: of the first column.
+        first: its cells.
+        up: way from the page to the root of the site.
+    """
+    rows = [
+        (
+            cell,
+            escaped(one.label),
+            escaped(one.score),
+            escaped(one.gain),
+            str(one.seeds),
+            f"[{one.title}]({up}results/{one.result}/index.md)",
+        )
+        for cell, one in zip(first, found, strict=True)
+    ]
+    return table((heading, "Row", "Score", "Gain", "Seeds", "Result"), rows)
 
 
 def _interval(value: Mapping[str, float], digits: int, sign: str = "") -> str:
