@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from published_tables import interval
 from site_pages.text import escaped, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,10 +58,10 @@ def entries() -> Sequence[Entry]:
                         one["env"],
                         row["algorithm"],
                         row["label"],
-                        f"{one['metric']} {_interval(row['mean'], digits)}",
+                        f"{one['metric']} {interval(row['mean'], digits)}",
                         ""
                         if gain is None
-                        else f"{_interval(gain, digits, '+')} over {row['baseline']}",
+                        else f"{interval(gain, digits, signed=True)} over {row['baseline']}",
                         len(row["runs"]),
                     )
                 )
@@ -88,8 +89,3 @@ def results_table(found: Sequence[Entry], heading: str, first: Sequence[str], up
         for cell, one in zip(first, found, strict=True)
     ]
     return table((heading, "Row", "Score", "Gain", "Seeds", "Result"), rows)
-
-
-def _interval(value: Mapping[str, float], digits: int, sign: str = "") -> str:
-    form = f"{sign},.{digits}f"
-    return f"{value['value']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
