@@ -97,46 +97,39 @@ def read_claims(path: Path) -> list[Claim]:
         except TypeError as error:
             told = str(error).removeprefix("Claim.__init__() ")
             raise TrimtabError(f"{path}: claim {number + 1}: {told}") from error
-        for key, value in vars(claim).items():
-            form = _FORMS.get(key, "text")
-            if not _is(form, value):
-                raise TrimtabError(f"{path}: claim {number + 1}: {key}: {value!r} is no {form}")
-        kinds, measures = (
-            (DATA_KINDS, ("score", "drop")) if claim.suite else (KINDS, ("score", "area"))
-        )
-        if claim.measure not in measures:
-            raise TrimtabError(f"{path}: claim {number + 1}: measure: use {' or '.join(measures)}")
-        if claim.kind not in kinds:
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(kinds)}"
-            )
-        if claim.looks and (
-            len(claim.looks) > MOST_LOOKS
-            or sorted({*claim.looks}) != [*claim.looks]
-            or claim.looks[0] < 2
-        ):
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: looks: at most {MOST_LOOKS} rising numbers of seeds, "
-                f"each at least 2, not {[*claim.looks]}"
-            )
-        if claim.kind not in _COMPARED and (claim.looks or claim.margin != MARGIN):
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: looks and margin: only for claims of kind "
-                f"{' or '.join(_COMPARED)}"
-            )
-        if shared := {*claim.seeds} & {*claim.control_seeds}:
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: control_seeds: {min(shared)} also judges (seeds); "
-                "the control must be picked by other seeds"
-            )
-        for key, having in _BY_SEEDS.items():
-            if getattr(claim, key) and (claim.suite or claim.kind not in having):
-                raise TrimtabError(
-                    f"{path}: claim {number + 1}: {key}: only for claims about the arena of kind "
-                    f"{' or '.join(having)}"
-                )
+        if fault := _fault_of(claim):
+            raise TrimtabError(f"{path}: claim {number + 1}: {fault}")
         claims.append(claim)
     return claims
+
+
+def _fault_of(claim: Claim) -> str:
+    """Return what is wrong with a claim; nothing if it is right."""
+    for key, value in vars(claim).items():
+        form = _FORMS.get(key, "text")
+        if not _is(form, value):
+            return f"{key}: {value!r} is no {form}"
+    kinds, measures = (DATA_KINDS, ("score", "drop")) if claim.suite else (KINDS, ("score", "area"))
+    if claim.measure not in measures:
+        return f"measure: use {' or '.join(measures)}"
+    if claim.kind not in kinds:
+        return f"kind {claim.kind!r}; use {', '.join(kinds)}"
+    looks = claim.looks
+    if looks and (len(looks) > MOST_LOOKS or sorted({*looks}) != [*looks] or looks[0] < 2):
+        return (
+            f"looks: at most {MOST_LOOKS} rising numbers of seeds, each at least 2, not {[*looks]}"
+        )
+    if claim.kind not in _COMPARED and (looks or claim.margin != MARGIN):
+        return f"looks and margin: only for claims of kind {' or '.join(_COMPARED)}"
+    if shared := {*claim.seeds} & {*claim.control_seeds}:
+        return (
+            f"control_seeds: {min(shared)} also judges (seeds); the control must be picked by "
+            "other seeds"
+        )
+    for key, having in _BY_SEEDS.items():
+        if getattr(claim, key) and (claim.suite or claim.kind not in having):
+            return f"{key}: only for claims about the arena of kind {' or '.join(having)}"
+    return ""
 
 
 def _is(form: str, value: object) -> bool:

@@ -480,21 +480,15 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
         if min(_at_switch(one, claim.method)) > max(_at_switch(one, claim.than))
     ]
     if not found:
+        sides = (claim.method, claim.than)
         levels = "; ".join(
-            f"{one.task} "
-            + " against ".join(
-                one.mean_text(_at_switch(one, name)) for name in (claim.method, claim.than)
-            )
+            f"{one.task} {' against '.join(one.mean_text(_at_switch(one, name)) for name in sides)}"
             for one in every
         )
-        return Finding(
-            claim, "not told yet", f"no more than {claim.than} at the switch: {levels}", 0
-        )
-    shares = [
-        np.array([kept / max(abs(level), 1e-12) for kept, level in zip(*sides, strict=True)])
-        for sides in ((one.methods[claim.method].kept, one.methods[claim.method].switch)
-                      for one in found)
-    ]  # fmt: skip
+        told = f"no more than {claim.than} at the switch: {levels}"
+        return Finding(claim, "not told yet", told, 0)
+    ours = [one.methods[claim.method] for one in found]
+    shares = [np.array(one.kept) / np.maximum(np.abs(one.switch), 1e-12) for one in ours]
     seeds = [np.array([share]) for share in np.concatenate(shares)]
     if len(seeds) < 2:
         return Finding(claim, "not told yet", "only one run made the switch", len(found))
