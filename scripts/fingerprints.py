@@ -66,6 +66,7 @@ def measure(ids: Sequence[str]) -> Iterable[Row]:
         yield {
             "id": id, "name": spec.fingerprint, "definition": definition_of(id),
             **moved.to_json(), "seconds": round(time.perf_counter() - started, 3),
+            "processor": processor_kind(),
         }  # fmt: skip
 
 
@@ -93,12 +94,11 @@ def measure_elsewhere(
 
     Args:
         ids: of any families.
-        variables: of the process's environment, beside those of this one. With them a row also
-            has the kind of ``processor`` that they make of this one.
+        variables: of the process's environment, beside those of this one. They may make another
+            kind of ``processor`` of it, which a row has.
     """
-    told = [] if variables is None else ["--processor"]
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).resolve()), "--measure", *told, *ids],
+        [sys.executable, str(Path(__file__).resolve()), "--measure", *ids],
         capture_output=True, text=True, check=False, env={**os.environ, **(variables or {})},
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -251,7 +251,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="FAMILY_OR_ID")
     parser.add_argument("--measure", action="store_true", help="only print rows, from this process")
-    parser.add_argument("--processor", action="store_true", help="with --measure: name its kind")
     parser.add_argument("--references", type=Path, help="only write references, of one family")
     parser.add_argument("--workers", type=int, default=1, help="families played side by side")
     words = parser.parse_args()
@@ -266,8 +265,6 @@ def main() -> int:
     if words.measure:
         asked = {word: n for n, word in enumerate(words.words)}
         for row in measure(sorted(ids, key=lambda id: asked.get(id, 0))):
-            if words.processor:
-                row["processor"] = processor_kind()
             sys.stdout.write(json.dumps(row) + "\n")
             sys.stdout.flush()
         return 0

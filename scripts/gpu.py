@@ -17,10 +17,9 @@ exits with code 2.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,11 @@ import gpu_training
 import gpu_updates
 import published_tables
 import torch
-from gpu_part import Part
 
 from trimtab.benchmarks.cli.words import Command, Setting, parse
 from trimtab.benchmarks.contracts.resuming import check_resuming
-from trimtab.benchmarks.speed.measure import begin_here, check_scale, measure
-from trimtab.benchmarks.speed.report import machine
+from trimtab.benchmarks.speed.measure import Pair, begin_here, check_scale, measure
+from trimtab.benchmarks.speed.report import machine, versions_of
 from trimtab.benchmarks.training.settings.words import listed, nearest
 from trimtab.envs.engines.mjx_programs import has_device
 from trimtab.errors import TrimtabError
@@ -95,9 +93,9 @@ def help_text() -> str:
 
 def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
     """Return what measures each row, by its name."""
-    parts = (*gpu_updates.parts(), *gpu_simulation.parts())
     found = {
-        part.pair.name: functools.partial(timed, part, asked.rounds, asked.scale) for part in parts
+        pair.name: functools.partial(timed, pair, check, asked.rounds, asked.scale)
+        for pair, check in (*gpu_updates.parts(), *gpu_simulation.parts())
     }
     runs = {one.name: functools.partial(trained, asked, one) for one in gpu_training.RUNS}
     return {"resume_sac": resumed, **found, **runs}
@@ -121,10 +119,10 @@ def trained(asked: Settings, training: gpu_training.Training) -> Row:
     return row
 
 
-def timed(part: Part, rounds: int, scale: float) -> Row:
-    """Check a part and time it."""
-    found = part.check()
-    return {**measure(part.pair, rounds=rounds, scale=scale, begin=begin_here).to_json(), **found}
+def timed(pair: Pair, check: Callable[[], Mapping[str, float]], rounds: int, scale: float) -> Row:
+    """Check that our side does what it should, which gives further numbers of the row; time it."""
+    found = check()
+    return {**measure(pair, rounds=rounds, scale=scale, begin=begin_here).to_json(), **found}
 
 
 def measured(name: str, job: Callable[[], Row]) -> Row:
@@ -210,17 +208,6 @@ def rows_so_far(file: Path) -> dict[str, Row]:
     ):
         raise TrimtabError(f"gpu: {file} holds no rows of this script; name another out=")
     return {row["name"]: row for row in rows}
-
-
-def versions_of(*packages: str) -> dict[str, str | None]:
-    """Return the versions of packages; None for one that is not installed as a package."""
-    found: dict[str, str | None] = {}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 if __name__ == "__main__":

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
-from gpu_part import Part
 from torch import Tensor
 
 from trimtab.benchmarks.speed.cases.environments import MANY, TASKS, gymnasium_sync
-from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work, repeated
 from trimtab.envs.engines.mjx_vector import MjxVectorEnv
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.registry import get_spec
@@ -76,15 +75,8 @@ def ours(task: str, count: int) -> Side:
         stage.exits.callback(envs.close)
         chosen = 2 * torch.rand_like(no_action(envs)) - 1
         envs.reset()
-        steps = stage.amount(STEPS)
-
-        def work() -> float:
-            for _ in range(steps):
-                envs.step(chosen)
-            torch.cuda.synchronize()
-            return steps * count
-
-        return work
+        synchronize = torch.cuda.synchronize
+        return repeated(lambda: envs.step(chosen), stage.amount(STEPS), count, synchronize)
 
     return side
 
@@ -109,12 +101,12 @@ def simulated(task: str) -> dict[str, float]:
     }
 
 
-def parts() -> Iterator[Part]:
-    """Yield each task and number of environments as a part of the measurement."""
+def parts() -> Iterator[tuple[Pair, Callable[[], Mapping[str, float]]]]:
+    """Yield each task and number of environments as a row, and its check."""
     for count in COUNTS:
         for task, peer in PEERS.items():
             pair = Pair(
                 f"mjx_{peer}_{count}", "gpu", "steps/s", ours(task, count),
                 gymnasium_sync(peer, MANY), f"Gymnasium, {MANY} on the processor",
             )  # fmt: skip
-            yield Part(pair, functools.partial(checked, task, count))
+            yield pair, functools.partial(checked, task, count)

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import gymnasium
 import torch
-from gpu_part import Part
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.finetuning.nft import NFT
@@ -30,7 +29,7 @@ from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
 from trimtab.benchmarks.speed.cases import improvement, latency, offline
 from trimtab.benchmarks.speed.cases.shared import BATCH, HIDDEN, SB3, TASK, fill_sb3, silenced
-from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work, repeated
 from trimtab.benchmarks.training.graphs import CapturedUpdate, replay_updates
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.errors import TrimtabError
@@ -134,15 +133,9 @@ def side(name: str, way: Way, updates: int = UPDATES) -> Side:
         update, source = way(algorithm, "cuda"), batches(name, algorithm, "cuda")
         for _ in range(CHECKED):  # captured before anything is timed
             update(source.sample(BATCH))
-        count = stage.amount(updates)
-
-        def work() -> float:
-            for _ in range(count):
-                update(source.sample(BATCH))
-            torch.cuda.synchronize()
-            return count
-
-        return work
+        return repeated(
+            lambda: update(source.sample(BATCH)), stage.amount(updates), last=torch.cuda.synchronize
+        )
 
     return set_up
 
@@ -157,28 +150,27 @@ def sb3(stage: Stage) -> Work:
     )  # fmt: skip
     silenced(model).learn(1)
     fill_sb3(model.replay_buffer)
-    count = stage.amount(UPDATES // 4)  # it is slower
-
-    def work() -> float:
-        for _ in range(count):
-            model.train(gradient_steps=1, batch_size=BATCH)
-        torch.cuda.synchronize()
-        return count
-
-    return work
+    return repeated(
+        lambda: model.train(gradient_steps=1, batch_size=BATCH),
+        stage.amount(UPDATES // 4),  # it is slower
+        last=torch.cuda.synchronize,
+    )
 
 
-def parts() -> Iterator[Part]:
-    """Yield SAC in both ways beside its peer, and each method beside its own plain updates."""
+def parts() -> Iterator[tuple[Pair, Callable[[], Mapping[str, float]]]]:
+    """Yield SAC in both ways beside its peer, and each method beside its own plain updates.
+
+    Beside each row is its check, which returns further numbers of it.
+    """
     for row, way in (("sac_update_cuda_graph", graphs), ("sac_update_eager", plain)):
         pair = Pair(row, "gpu", "updates/s", side("sac", way), sb3, SB3)
-        yield Part(pair, functools.partial(found, "sac", way))
+        yield pair, functools.partial(found, "sac", way)
     for name in METHODS:
         pair = Pair(
             f"{name}_replayed", "gpu", "updates/s", side(name, graphs),
             side(name, plain, UPDATES // 4), "the same update, kernel by kernel",
         )  # fmt: skip
-        yield Part(pair, functools.partial(found, name, graphs))
+        yield pair, functools.partial(found, name, graphs)
 
 
 def found(name: str, way: Way) -> dict[str, float]:
@@ -186,5 +178,5 @@ def found(name: str, way: Way) -> dict[str, float]:
     return {"difference": check(name, "cuda", way)}
 
 
-ROWS = tuple(part.pair.name for part in parts())
+ROWS = tuple(pair.name for pair, _ in parts())
 """The names of the rows, which need no JAX."""

@@ -139,22 +139,15 @@ def _families() -> Iterator[str]:
             kind = class_of(target, "algorithm")
             assert issubclass(kind, Algorithm)
             faith = "" if is_faithful(target) else " An adaptation; its docstring says why."
-            lines = [
-                f"### `{name}`",
-                f"{what['idea']} Paper: {paper}.{faith}",
-                "\n".join(
-                    [
-                        f"- when: {what['when']}",
-                        f"- needs: {what['needs']}",
-                        f"- cost: {what['cost']}",
-                        f"- the paper's claim: {what['paper']}",
-                        f"- our result: {ours.get(name, '–')}",
-                    ]
-                ),
-            ]
-            yield "\n\n".join(lines)
+            facts = f"{_facts(what)}\n- our result: {ours.get(name, '–')}"
+            yield f"### `{name}`\n\n{what['idea']} Paper: {paper}.{faith}\n\n{facts}"
     yield _sources(said)
     yield _elsewhere(said, ours)
+
+
+def _facts(what: Mapping[str, str]) -> str:
+    labels = {"when": "when", "needs": "needs", "cost": "cost", "paper": "the paper's claim"}
+    return "\n".join(f"- {label}: {what[key]}" for key, label in labels.items())
 
 
 def _sources(said: Mapping[str, Mapping[str, str]]) -> str:
@@ -163,16 +156,7 @@ def _sources(said: Mapping[str, Mapping[str, str]]) -> str:
     for name in group_options("source"):
         target, what = str(registered_target("source", name)), said[name]
         _, paper = describe_algorithm(target, heading("source", name))
-        facts = "\n".join(
-            f"- {label}: {what[key]}"
-            for label, key in (
-                ("when", "when"),
-                ("needs", "needs"),
-                ("cost", "cost"),
-                ("the paper's claim", "paper"),
-            )
-        )
-        lines.append(f"### `{name}`\n\n{what['idea']} Paper: {paper}.\n\n{facts}")
+        lines.append(f"### `{name}`\n\n{what['idea']} Paper: {paper}.\n\n{_facts(what)}")
     return "\n\n".join(lines)
 
 

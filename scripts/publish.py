@@ -36,6 +36,7 @@ from trimtab.benchmarks.board.data_contests import DataContest, contests_of
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.modes import MEASURES, contests_of_modes, read_modes
 from trimtab.benchmarks.board.modes import to_markdown as modes_markdown
+from trimtab.benchmarks.board.pictures import FIGURE
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.cli.commands.bench import FURTHER
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
@@ -50,20 +51,14 @@ from trimtab.benchmarks.training.rows import (
     write_episodes,
 )
 from trimtab.benchmarks.training.settings.groups import group_options
-from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text, read_json
 from trimtab.processor import processor_kind
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-KINDS = (
-    ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "figure.png"),
-    ("speed.json", "speed.md", "machine.json"),
-)
-"""Files of a suite, and of `trimtab speed`; a folder is of the kind whose first file it has."""
-OF_AN_ARENA = ("arena.md", "arena.csv", "curves.csv")
-"""Files that a suite with controls has besides."""
+SPEED = ("speed.json", "speed.md", "machine.json")
+"""What `trimtab speed` writes."""
 UNFROZEN_SUITES = ("offline", "offline_to_online", "from_nothing")
 """The suites without frozen bases that claims speak of."""
 CALLED = {"": "arena", **{name: name for name in UNFROZEN_SUITES}}
@@ -74,56 +69,22 @@ MODES = "modes.csv"
 CLAIMS, BOARD = "claims.md", "leaderboard.json"
 
 
-def published(folder: Path, results: Path) -> Path:
-    """Return the folder among the results that belongs to a suite's or a measurement's folder."""
-    return results / folder.name.replace("_", "-")
-
-
-def files_of(folder: Path) -> Sequence[str]:
-    """Return the files of a folder that are to be published, after a look at all that has to be.
+def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
+    """Publish what `trimtab speed` wrote, or a suite's runs in place of all its committed ones.
 
     Raises:
-        TrimtabError: if it is no folder of a suite or of `trimtab speed`, or a file is missing.
+        TrimtabError: if a file of a measurement is missing; or as :func:`add`.
     """
-    if not folder.is_dir():
-        raise TrimtabError(
-            f"publish: {folder} is no folder; name that of a suite, such as runs/suites/quickstart"
-        )
-    kinds = [files for files in KINDS if (folder / files[0]).is_file()]
-    if not kinds:
-        names = ", ".join(files[0] for files in KINDS)
-        raise TrimtabError(f"publish: {folder} has none of {names}; name a finished suite's folder")
-    name = folder.name.replace("_", "-")
-    suites = [suite.replace("_", "-") for suite in group_options("suite")]
-    known = suites if kinds[0] is KINDS[0] else ["speed"]
-    if name not in known:
-        raise TrimtabError(f"publish: {folder}: no suite is called {name}; {nearest(name, known)}")
-    files = kinds[0]
-    if name in suites:
-        suite = load_suite(suite_of(Path(name)), "runs")
-        files = (*files, *(OF_AN_ARENA if suite.controls else ()))
-        files = (*files, *([RECORDS] if suite.has_records else ()))
-        files = (*files, *(file for table in suite.tables for file in FURTHER[table].FILES))
-    missing = [folder / file for file in files if not (folder / file).is_file()]
-    if missing:
-        raise TrimtabError(f"publish: {missing[0]} is missing; run the suite again")
-    return files
-
-
-def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
-    """Copy the files of ``folder`` and write the pages' tables."""
-    files, place = files_of(folder), published(folder, results)
-    documents = None
-    if (folder / "suite.json").is_file():
-        documents = documents_for(collect_episodes(folder / FILE_NAME), documents_of(folder))
+    if not (folder / SPEED[0]).is_file():
+        add(folder, results, project, anew=True)
+        return
+    for name in SPEED:
+        if not (folder / name).is_file():
+            raise TrimtabError(f"publish: {folder / name} is missing; run trimtab speed again")
+    place = results / "speed"
     place.mkdir(parents=True, exist_ok=True)
-    if documents is not None:
-        write_configurations(place, documents)
-        machine = json.dumps({"processor": processor_kind()}, indent=1)
-        atomic_write_text(place / "machine.json", machine + "\n")
-    for file in files:
-        shutil.copyfile(folder / file, place / file)
-    shrink_pictures(place)
+    for name in SPEED:
+        shutil.copyfile(folder / name, place / name)
     write_pages(place, project)
 
 
@@ -154,12 +115,6 @@ def documents_for(rows: pa.Table, known: Mapping[str, Any]) -> dict[str, Any]:
     return {digest: known[digest] for digest in hashes}
 
 
-def write_configurations(place: Path, documents: Mapping[str, Any]) -> None:
-    """Write what a result's hashes were computed from."""
-    text = json.dumps(documents, indent=1, sort_keys=True)
-    atomic_write_text(place / "configurations.json", text + "\n")
-
-
 def recompute(results: Path = RESULTS, project: Path = ROOT) -> None:
     """Write every committed leaderboard, its learning curves and the pages' tables anew.
 
@@ -173,7 +128,7 @@ def recompute(results: Path = RESULTS, project: Path = ROOT) -> None:
             write_pages(place, project)
 
 
-def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
+def add(folder: Path, results: Path = RESULTS, project: Path = ROOT, *, anew: bool = False) -> None:
     """Add the runs of a part of a suite to its committed ones; write the tables.
 
     So a long suite is published in several sittings, whose processors ``machine.json`` names. A
@@ -184,6 +139,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
         folder: what ``trimtab bench suite=… only=…`` wrote.
         results: folder of the committed results.
         project: folder whose README.md and docs/ have tables of them.
+        anew: whether the committed runs go.
 
     Raises:
         TrimtabError: if it is no such folder, or of another scale than the suite's first; if its
@@ -199,12 +155,18 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     if " scale=" in latest["command"]:
         raise TrimtabError(f"publish: {folder} is of {latest['command']}; run it without scale=")
     place, suite = results / names[0].replace("_", "-"), load_suite(names[0], "runs")
-    rows, known, machine = made, documents_of(folder), with_processor(place / "machine.json")
-    if (place / FILE_NAME).is_file():
+    committed = not anew and (place / FILE_NAME).is_file()
+    figure = folder / FIGURE
+    if anew and suite.figure is not None and not figure.is_file():
+        raise TrimtabError(f"publish: {figure} is missing; run the suite again")
+    rows, known, machine = made, documents_of(folder), {"processor": processor_kind()}
+    if committed:
+        machine = with_processor(place / "machine.json")
         rows = with_runs(read_episodes(place / FILE_NAME), made)
         known |= read_json(place / "configurations.json", "configurations")
     names_now = [job.name for job in suite.jobs]
-    records = merged_records([place / RECORDS, folder / RECORDS], names_now)
+    of_records = [place / RECORDS] if committed else []
+    records = merged_records([*of_records, folder / RECORDS], names_now)
     records = [record for record in records if record["name"] in names_now]
     if suite.has_records:
         rows = recorded_rows(rows, records)
@@ -220,10 +182,13 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
         arena_table(rows, records, suite.controls)  # which refuses what does not belong together
     place.mkdir(parents=True, exist_ok=True)
     write_episodes(place / FILE_NAME, rows)
-    write_configurations(place, documents)
+    text = json.dumps(documents, indent=1, sort_keys=True)
+    atomic_write_text(place / "configurations.json", text + "\n")
     if suite.has_records:
         write_records(place / RECORDS, records)
     atomic_write_text(place / "machine.json", json.dumps(machine, indent=1) + "\n")
+    if anew and suite.figure is not None:
+        shutil.copyfile(figure, place / FIGURE)
     write_tables(place, board, project)
 
 
@@ -235,8 +200,7 @@ def recorded_rows(rows: pa.Table, records: Sequence[Mapping[str, Any]]) -> pa.Ta
         records: one a run, with its ``config_hash`` and ``seed``.
     """
     runs = {(record["config_hash"], record["seed"]) for record in records}
-    kept = [run in runs for run in zip(*_columns(rows), strict=True)]
-    return rows.filter(pa.array(kept, pa.bool_()))
+    return rows.filter(pa.array([run in runs for run in _runs_of(rows)], pa.bool_()))
 
 
 def with_runs(committed: pa.Table, made: pa.Table) -> pa.Table:
@@ -246,12 +210,8 @@ def with_runs(committed: pa.Table, made: pa.Table) -> pa.Table:
         committed: rows in order.
         made: rows of further runs.
     """
-    runs = [
-        [f"{digest}/{seed}" for digest, seed in zip(*_columns(table), strict=True)]
-        for table in (committed, made)
-    ]
-    again = {*runs[1]}
-    kept = pa.array([run not in again for run in runs[0]], pa.bool_())
+    again = {*_runs_of(made)}
+    kept = pa.array([run not in again for run in _runs_of(committed)], pa.bool_())
     return in_order(pa.concat_tables([committed.filter(kept), made]))
 
 
@@ -267,8 +227,9 @@ def with_processor(file: Path) -> dict[str, Any]:
     return {**machine, **({"others": others} if others else {})}
 
 
-def _columns(table: pa.Table) -> tuple[list[Any], list[Any]]:
-    return table["config_hash"].to_pylist(), table["seed"].to_pylist()
+def _runs_of(table: pa.Table) -> list[tuple[str, int]]:
+    """Return the run of each row."""
+    return [*zip(table["config_hash"].to_pylist(), table["seed"].to_pylist(), strict=True)]
 
 
 def board_of(place: Path, rows: pa.Table) -> Leaderboard:
@@ -290,9 +251,7 @@ def suite_of(place: Path) -> str:
 
 def write_tables(place: Path, board: Leaderboard, project: Path) -> None:
     """Write a leaderboard in all its forms, its learning curves, and the pages' tables of it."""
-    atomic_write_text(place / "leaderboard.md", board.to_markdown())
-    atomic_write_text(place / "leaderboard.csv", board.to_csv())
-    atomic_write_text(place / "leaderboard.json", board.to_json())
+    leaderboard.write_tables(board, place)
     suite = load_suite(suite_of(place), "runs")
     names = methods_of(read_json(place / RECORDS, "runs")) if suite.has_records else {}
     if suite.controls:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-__all__ = ["CODE", "ROOT", "circles", "graph", "modules", "room_of", "rooms"]
+__all__ = ["CODE", "ROOT", "circle", "graph", "modules", "room_of", "rooms"]
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("envs", "datasets", "policies", "algorithms", "benchmarks")
@@ -54,33 +55,13 @@ def _named(node: ast.AST) -> list[str]:
     return []
 
 
-def circles(edges: Graph) -> list[list[str]]:
-    """Return the groups of nodes that reach one another (Tarjan's strong components)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in sorted(edges.get(node, ())):
-            if other not in index:
-                visit(other)
-                low[node] = min(low[node], low[other])
-            elif other in stack:
-                low[node] = min(low[node], index[other])
-        if low[node] == index[node]:
-            group = [stack.pop()]
-            while group[-1] != node:
-                group.append(stack.pop())
-            if len(group) > 1:
-                found.append(sorted(group))
-
-    for node in edges:
-        if node not in index:
-            visit(node)
-    return found
+def circle(edges: Graph) -> list[str]:
+    """Return nodes that reach one another, the first of them also last; nothing if none do."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def room_of(module: str) -> str:

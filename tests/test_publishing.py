@@ -229,24 +229,35 @@ def test_a_part_that_does_not_belong_there_is_refused_and_nothing_is_written(pla
     refused("what unknown was computed from")
 
 
+def test_a_suite_takes_the_place_of_its_committed_runs(place: Place) -> None:
+    place.run_again(rows_of("sac", HOPPER, "new", (0,), 1.0))
+    place.made_by("trimtab bench suite=online_parity")
+    (place.result / "machine.json").write_text(json.dumps({"processor": "another"}))
+    place.publish.publish(place.part, place.results, place.project)
+    rows = read_episodes(place.result / "episodes.parquet")
+    assert {*rows["config_hash"].to_pylist()} == {"new"} == {*place.documents()}
+    machine = json.loads((place.result / "machine.json").read_text())
+    assert machine == {"processor": processor_kind()}
+
+
 def test_what_cannot_be_published_is_one_line_and_changes_nothing(
     place: Place, root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     publish = place.publish
     (tmp_path / "project").mkdir()
-    for name in ("quikstart", "families", "quickstart"):
-        shutil.copytree(root / "benchmarks" / "results" / "families", tmp_path / name)
-    (tmp_path / "families" / "figure.png").unlink()
-    gone = {"folders": {"a run": str(tmp_path / "no run")}}
-    (tmp_path / "quickstart" / "suite.json").write_text(json.dumps(gone))
+    for name in ("speed", "quickstart", "families"):
+        shutil.copytree(root / "benchmarks" / "results" / name, tmp_path / name)
+        (tmp_path / name / "suite.json").write_text(json.dumps({"folders": {"a run": "no run"}}))
+    (tmp_path / "speed" / "machine.json").unlink()
+    (tmp_path / "quickstart" / "figure.png").unlink()
     for words, told in (
         ([], "name one folder"),
         (["one", "two"], "name one folder"),
-        ([str(tmp_path / "nowhere")], "is no folder"),
-        ([str(tmp_path / "project")], "has none of episodes.parquet, speed.json"),
-        ([str(tmp_path / "quikstart")], "did you mean quickstart?"),
-        ([str(tmp_path / "families")], "figure.png is missing"),
-        ([str(tmp_path / "quickstart")], "no run's provenance.json says what"),
+        ([str(tmp_path / "nowhere")], "is no folder of a suite"),
+        ([str(tmp_path / "project")], "is no folder of a suite"),
+        ([str(tmp_path / "speed")], "machine.json is missing"),
+        ([str(tmp_path / "quickstart")], "figure.png is missing"),
+        ([str(tmp_path / "families")], "no run's provenance.json says what"),
     ):
         assert publish.main(words, tmp_path / "project", tmp_path) == 2
         shown = capfd.readouterr()

@@ -22,13 +22,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions, one_physics
+from trimtab.benchmarks.board.groups import Group, scored_groups
 from trimtab.benchmarks.board.model import Metric
 from trimtab.benchmarks.board.stats import Array, Interval, checked_scores
-from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.board.tables import csv_table, markdown_page, write_texts
 from trimtab.benchmarks.core.numerals import number_text
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_text
 
 __all__ = ["FILES", "Budgeted", "Choice", "build", "search", "to_markdown", "write"]
 
@@ -150,10 +149,8 @@ def build(
     """
     if table.num_rows == 0:
         raise TrimtabError("budgeted scores: no episode rows; evaluate a run first")
-    table = newest_revisions(table, [])
-    metrics = {env: metric_of(table, env, None) for env in one_physics(table)}
     methods: dict[tuple[str, str, str, str], list[Group]] = defaultdict(list)
-    for group in grouped(table, metrics):
+    for group in scored_groups(table):
         methods[group.env, group.algorithm, group.policy or "", group.dataset or ""].append(group)
     found = []
     for (env, algorithm, policy, dataset), groups in methods.items():
@@ -164,7 +161,7 @@ def build(
         found.append(
             Budgeted(
                 env=env,
-                metric=metrics[env],
+                metric=groups[0].metric,
                 method=algorithm + (f" ({marks})" if marks else ""),
                 candidates=len(scores),
                 blind=float(np.mean([one.mean() for one in scores])),
@@ -180,10 +177,11 @@ def build(
 
 def to_markdown(found: Sequence[Budgeted], *, policies: int = 8, trials: int = 1000) -> str:
     """Return a table an environment as Markdown."""
-    parts = ["# Budgeted scores", READING.format(policies=policies, trials=f"{trials:,}")]
-    for env in dict.fromkeys(one.env for one in found):
-        parts += [f"## {env}", markdown_table([_cells(one) for one in found if one.env == env])]
-    return "\n\n".join(parts) + "\n"
+    tables = defaultdict[str, list[dict[str, str]]](list)
+    for one in found:
+        tables[one.env].append(_cells(one))
+    reading = READING.format(policies=policies, trials=f"{trials:,}")
+    return markdown_page("Budgeted scores", reading, tables)
 
 
 def _cells(one: Budgeted) -> dict[str, str]:
@@ -207,9 +205,7 @@ def _lines(found: Sequence[Budgeted]) -> list[Mapping[str, object]]:
             "blind": one.blind,
             "known": one.known,
             "episodes": choice.episodes,
-            "score": choice.score.value,
-            "score_low": choice.score.low,
-            "score_high": choice.score.high,
+            "score": choice.score,
         }
         for one in found
         for choice in one.choices
@@ -225,6 +221,5 @@ def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None)
         TrimtabError: if there is no row; nothing is written then.
     """
     found = build(table)
-    for name, content in zip(FILES, (to_markdown(found), csv_table(_lines(found))), strict=True):
-        atomic_write_text(folder / name, content)
-    return {name: folder / name for name in FILES}
+    texts = (to_markdown(found), csv_table(_lines(found), ["score"]))
+    return write_texts(folder, dict(zip(FILES, texts, strict=True)))

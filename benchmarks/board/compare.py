@@ -251,8 +251,6 @@ def _sentence(found: Comparison, a: Side, b: Side) -> str:
 
 def _missing(found: Comparison) -> str:
     """Return what would tell it, as a sentence and a space; nothing where it is told."""
-    if found.verdict != "not told yet":
-        return ""
     if found.seeds_to_tell is None:
         return ""
     return f"With {found.seeds_to_tell} seeds a side, it would be told in 4 of 5 cases. "

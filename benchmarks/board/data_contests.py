@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trimtab.benchmarks.board.arena.table import area_under, worst_drop
-from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions, one_physics
+from trimtab.benchmarks.board.groups import Group, scored_groups
 from trimtab.benchmarks.board.model import Metric
 from trimtab.benchmarks.core.numerals import number_text
 
@@ -46,11 +46,6 @@ class DataScores:
     episode_scores: tuple[NDArray[np.float64], ...] = ()
     seconds: float = 0.0
 
-    def values(self, measure: str) -> tuple[float, ...]:
-        """Return a measure by its name."""
-        found: tuple[float, ...] = getattr(self, measure)
-        return found
-
 
 @dataclass(frozen=True)
 class DataContest:
@@ -75,9 +70,7 @@ def contests_of(table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[D
     Raises:
         TrimtabError: if rows of one environment have different physics, or a score is not finite.
     """
-    table = newest_revisions(table, [])
-    metrics = {env: metric_of(table, env, None) for env in one_physics(table)}
-    groups = {group.config_hash: group for group in grouped(table, metrics)}
+    groups = {group.config_hash: group for group in scored_groups(table)}
     found: dict[str, dict[str, DataScores]] = defaultdict(dict)
     scored_by: dict[str, Metric] = {}
     for record in records:
@@ -92,16 +85,16 @@ def contests_of(table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[D
             ]
             scores = replace(_scores(group), seconds=float(np.mean(seconds)))
             found[place["task"]][place["method"]] = scores
-            scored_by[place["task"]] = metrics[group.env]
+            scored_by[place["task"]] = group.metric
     return [
         DataContest(task, scored_by[task], methods) for task, methods in found.items() if methods
     ]
 
 
 def _scores(group: Group) -> DataScores:
-    last, drops, kept, switch = [], [], [], []
-    for points in group.evaluations().values():
-        last.append(float(points[-1][1].mean()))
+    evaluations = group.evaluations()
+    drops, kept, switch = [], [], []
+    for points in evaluations.values():
         before = [scores for (steps, updates), scores in points if not steps and updates]
         after = [(steps, float(scores.mean())) for (steps, _), scores in points if steps]
         if before and after:
@@ -109,8 +102,8 @@ def _scores(group: Group) -> DataScores:
             switch.append(level)
             drops.append(worst_drop(after, level))
             kept.append(area_under(after, after[-1][0], level) - level)
-    evaluations = group.evaluations()
+    last = tuple(points[-1][1] for points in evaluations.values())
     return DataScores(
-        tuple(last), tuple(drops), tuple(kept), tuple(switch), tuple(evaluations),
-        tuple(points[-1][1] for points in evaluations.values()),
+        tuple(float(scores.mean()) for scores in last),
+        tuple(drops), tuple(kept), tuple(switch), tuple(evaluations), last,
     )  # fmt: skip

@@ -29,6 +29,7 @@ __all__ = [
     "metric_of",
     "newest_revisions",
     "one_physics",
+    "scored_groups",
     "with_physics",
 ]
 
@@ -50,6 +51,7 @@ class Group:
     config_hash: str
     dataset: str | None = None
     label: str = ""
+    metric: Metric = "return"  # what it is scored by
     # By seed, then by (env_steps, updates): each episode's seed, that of its start, and its score.
     scores: dict[int, dict[tuple[int, int], list[tuple[int, float]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -248,7 +250,8 @@ def grouped(
         *columns, strict=True
     ):
         group = groups.setdefault(tuple(key), Group(*key))
-        score = float(success) if metrics[group.env] == "success" else total
+        group.metric = metrics[group.env]
+        score = float(success) if group.metric == "success" else total
         if not np.isfinite(score):
             raise TrimtabError(
                 f"leaderboard: {group.env} {group.algorithm} {group.config_hash} seed {seed} has a "
@@ -262,6 +265,16 @@ def grouped(
         for group, marks in zip(family, _marks(family, settings or {}), strict=True):
             group.label = algorithm + (f" ({', '.join(marks)})" if marks else "")
     return ordered
+
+
+def scored_groups(table: pa.Table) -> list[Group]:
+    """Return the configurations of the newest revisions, scored by success where there is one.
+
+    Raises:
+        TrimtabError: if rows of one environment have different physics, or a score is not finite.
+    """
+    table = newest_revisions(table, [])
+    return grouped(table, {env: metric_of(table, env, None) for env in one_physics(table)})
 
 
 def _marks(family: Sequence[Group], settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:

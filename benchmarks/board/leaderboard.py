@@ -26,13 +26,14 @@ from trimtab.benchmarks.board.numbers import Numbers, aggregates_of
 from trimtab.benchmarks.board.recorded import check_recorded
 from trimtab.benchmarks.board.remarks import early_ends, remarks
 from trimtab.benchmarks.board.sources import Sources
+from trimtab.benchmarks.board.tables import write_texts
 from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.benchmarks.training.rows import FILE_NAME, read_episodes, write_episodes
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_text, check_own
+from trimtab.files import check_own
 from trimtab.policies.bundle.files import CONFIG, MODEL
 
-__all__ = ["build", "check_place", "print_table", "write"]
+__all__ = ["build", "check_place", "print_table", "write", "write_tables"]
 
 _MARKS = {
     "leaderboard.md": "## Provenance",
@@ -155,15 +156,15 @@ def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
     """
     out = Path(out_folder)
     check_place(out)
-    texts = {
-        "leaderboard.md": leaderboard.to_markdown(),
-        "leaderboard.csv": leaderboard.to_csv(),
-        "leaderboard.json": leaderboard.to_json(),
-    }
-    for name, text in texts.items():
-        atomic_write_text(out / name, text)
+    paths = write_tables(leaderboard, out)
     write_episodes(out / FILE_NAME, leaderboard.rows)  # last: beside it there is a leaderboard
-    return {name: out / name for name in (*texts, FILE_NAME)}
+    return {**paths, FILE_NAME: out / FILE_NAME}
+
+
+def write_tables(leaderboard: Leaderboard, folder: Path) -> dict[str, Path]:
+    """Write ``leaderboard.md``, ``.csv`` and ``.json``; return the paths by name."""
+    texts = (leaderboard.to_markdown(), leaderboard.to_csv(), leaderboard.to_json())
+    return write_texts(folder, dict(zip(_MARKS, texts, strict=True)))
 
 
 def print_table(leaderboard: Leaderboard, console: Console) -> None:

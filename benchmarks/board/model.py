@@ -8,22 +8,24 @@ maximum over noisy checkpoints, hence optimistic, and shown beside the last and 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from trimtab.benchmarks.board.across import LEFT_OUT, Aggregate, across, heading
 from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.benchmarks.board.wording import AGGREGATE_READING, METRIC_NAMES, READING
 from trimtab.benchmarks.core.numerals import number_text
 
-__all__ = ["EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run", "decimals"]
+__all__ = ["Aggregate", "EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run", "decimals"]
 
 Metric = Literal["success", "return"]
 """What an environment is scored by."""
+_INTERVALS = ("iqm", "mean", "difference", "improvement")
+"""What of an entry is an interval, or None."""
 
 
 def decimals(metric: Metric, scores: Sequence[float]) -> int:
@@ -130,6 +132,33 @@ class EnvTable:
 
 
 @dataclass(frozen=True)
+class Aggregate:
+    """One method over all environments in which it has a success rate."""
+
+    label: str
+    envs: tuple[str, ...]
+    runs: int
+    iqm: Interval
+    median: Interval
+    mean: Interval
+    optimality_gap: Interval
+    improvement: Interval | None
+
+    def cells(self) -> dict[str, str]:
+        """Return what a table shows of the method, by column heading."""
+        return {
+            "Method": self.label,
+            "IQM [95%]": self.iqm.text(),
+            "Median [95%]": self.median.text(),
+            "Mean [95%]": self.mean.text(),
+            "Optimality gap [95%]": self.optimality_gap.text(),
+            "P(better) [95%]": self.improvement.text() if self.improvement else "–",
+            "Environments": str(len(self.envs)),
+            "Runs": str(self.runs),
+        }
+
+
+@dataclass(frozen=True)
 class Leaderboard:
     """Every table, with the rows it was computed from and the command that recomputes it."""
 
@@ -168,7 +197,7 @@ class Leaderboard:
             for table in self.tables
             for entry in table.entries
         ]
-        return csv_table(lines)
+        return csv_table(lines, _INTERVALS)
 
     def to_markdown(self) -> str:
         """Return all tables and their provenance as Markdown."""
@@ -186,13 +215,26 @@ class Leaderboard:
         return "\n\n".join(parts) + "\n"
 
     def _across(self) -> list[str]:
-        """Return the methods over equal sets of environments, and what is in no table."""
-        found, parts = across(self.aggregates), []
-        for envs, rows in found.sets:
-            parts += [f"{heading(envs, rows)}:", markdown_table([row.cells() for row in rows])]
-        if found.left_out:
-            left = "\n".join(f"- {env}: {', '.join(labels)}" for env, labels in found.left_out)
-            parts += [f"{LEFT_OUT}:\n\n{left}"]
+        """Return tables of methods that were run in the same environments, two or more.
+
+        Sets of several methods come first, and then those with most environments; in the end stand
+        the methods that are in no table.
+        """
+        alike: dict[tuple[str, ...], list[Aggregate]] = defaultdict(list)
+        for row in self.aggregates:
+            alike[tuple(sorted(row.envs))].append(row)
+        parts, left = list[str](), dict[str, str]()
+        for envs in sorted(alike, key=lambda envs: (len(alike[envs]) < 2, -len(envs), envs)):
+            rows = alike[envs]
+            if len(envs) > 1:
+                alone = "" if len(rows) > 1 else " (one method only, so nothing compares)"
+                parts += [f"In {', '.join(envs)}{alone}:"]
+                parts += [markdown_table([row.cells() for row in rows])]
+            else:
+                left[envs[0]] = ", ".join(row.label for row in rows)
+        if left:
+            shown = "\n".join(f"- {env}: {left[env]}" for env in sorted(left))
+            parts.append(f"In no table, because they were run in one environment only:\n\n{shown}")
         return parts
 
 
@@ -211,8 +253,8 @@ def _plain(value: Any) -> Any:
 
 
 def _flat(entry: Entry) -> dict[str, Any]:
-    """Return a row's numbers under flat names, an interval as three."""
-    line: dict[str, Any] = {
+    """Return a row's numbers under flat names."""
+    return {
         "method": entry.label,
         "algorithm": entry.algorithm,
         "policy": entry.policy,
@@ -226,8 +268,5 @@ def _flat(entry: Entry) -> dict[str, Any]:
         "best": entry.best,
         "baseline": entry.baseline,
         "lowest_difference": entry.lowest_difference,
+        **{name: getattr(entry, name) for name in _INTERVALS},
     }
-    for name in ("iqm", "mean", "difference", "improvement"):
-        interval = getattr(entry, name) or (None, None, None)
-        line |= zip((name, f"{name}_low", f"{name}_high"), interval, strict=True)
-    return line

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trimtab.benchmarks.board.data_contests import DataContest, DataScores
 from trimtab.benchmarks.board.intervals.means import mean_interval
-from trimtab.benchmarks.board.tables import markdown_table
+from trimtab.benchmarks.board.tables import markdown_page
 from trimtab.errors import TrimtabError
 
 __all__ = ["COLUMNS", "CONTROL", "MEASURES", "Modes", "contests_of_modes", "entropy", "read_modes",
@@ -174,11 +174,11 @@ def to_markdown(runs: Sequence[Modes], records: Sequence[Mapping[str, Any]]) -> 
             closed = mean_interval([np.array(one.closed) for one in mine], rate=True)
             cells["closed"] = closed.text()
         tables[task].append((kept.value, cells))
-    parts = ["# Modes", READING]
-    for task, rows in tables.items():
-        ordered = sorted(rows, key=lambda row: -row[0])
-        parts += [f"## {task}", markdown_table([cells for _, cells in ordered])]
-    return "\n\n".join(parts) + "\n"
+    ordered = {
+        task: [cells for _, cells in sorted(rows, key=lambda row: -row[0])]
+        for task, rows in tables.items()
+    }
+    return markdown_page("Modes", READING, ordered)
 
 
 def _by_place(

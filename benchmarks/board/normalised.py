@@ -19,13 +19,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from trimtab.benchmarks.board.groups import grouped, metric_of, newest_revisions, one_physics
+from trimtab.benchmarks.board.groups import scored_groups
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.stats import Interval
-from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.board.tables import csv_table, markdown_page, write_texts
 from trimtab.benchmarks.core.numerals import number_text
 from trimtab.envs.registry import list_tasks
-from trimtab.files import atomic_write_text
 
 __all__ = [
     "FILES", "PUBLISHED", "Normalised", "build", "normalised", "to_csv", "to_markdown", "write",
@@ -55,9 +54,9 @@ class Normalised:
     minimum: float
     maximum: float
     seeds: int
+    best: float
     returns: Interval  # of the last evaluation, raw
     last: Interval
-    best: float
 
 
 def normalised(value: float, minimum: float, maximum: float) -> float:
@@ -75,13 +74,10 @@ def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Norma
     Raises:
         TrimtabError: if rows of one environment have different physics, or a score is not finite.
     """
-    table = newest_revisions(table, [])
-    tasks = list_tasks()
-    metrics = {env: metric_of(table, env, None) for env in one_physics(table)}
-    found = []
-    for group in grouped(table, metrics):
+    tasks, found = list_tasks(), []
+    for group in scored_groups(table):
         task = tasks.get(group.env)
-        if task is None or metrics[group.env] != "return":
+        if task is None or group.metric != "return":
             continue
         runs = group.evaluations()
         returns = mean_interval([points[-1][1] for points in runs.values()])
@@ -105,14 +101,14 @@ def to_markdown(
     found: Sequence[Normalised], title: str = "Normalised scores", reading: str = READING
 ) -> str:
     """Return a table for each task and dataset as Markdown."""
-    parts = [f"# {title}", reading]
     places: dict[tuple[str, str | None], dict[str, list[Normalised]]] = defaultdict(dict)
     for one in found:
         places[one.env, one.dataset].setdefault(one.label, []).append(one)
-    for (env, dataset), methods in places.items():
-        parts.append(f"## {env}" + (f", {dataset}" if dataset else ""))
-        parts.append(markdown_table([_cells(scores) for scores in methods.values()]))
-    return "\n\n".join(parts) + "\n"
+    tables = {
+        env + (f", {dataset}" if dataset else ""): [_cells(scores) for scores in methods.values()]
+        for (env, dataset), methods in places.items()
+    }
+    return markdown_page(title, reading, tables)
 
 
 def _cells(scores: Sequence[Normalised]) -> dict[str, str]:
@@ -131,19 +127,9 @@ def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None)
     found = [one for one in build(table, names) if not one.label.endswith(PUBLISHED)]
     if not found:
         return {}
-    for name, content in zip(FILES, (to_markdown(found), to_csv(found)), strict=True):
-        atomic_write_text(folder / name, content)
-    return {name: folder / name for name in FILES}
+    return write_texts(folder, dict(zip(FILES, (to_markdown(found), to_csv(found)), strict=True)))
 
 
 def to_csv(found: Sequence[Normalised]) -> str:
     """Return the scores as lines of values separated by commas, with a header."""
-    lines: list[Mapping[str, object]] = []
-    for one in found:
-        line: dict[str, object] = dict(vars(one))
-        for name in ("returns", "last"):
-            ends = line.pop(name)
-            assert isinstance(ends, Interval)
-            line |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
-        lines.append(line)
-    return csv_table(lines)
+    return csv_table([vars(one) for one in found], ["returns", "last"])

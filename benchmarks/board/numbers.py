@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.benchmarks.board.across import Aggregate
 from trimtab.benchmarks.board.baselines import last_scores
 from trimtab.benchmarks.board.groups import Evaluations, Group
 from trimtab.benchmarks.board.intervals.kinds import IntervalKind
-from trimtab.benchmarks.board.model import Entry, EnvTable, Point, Run
+from trimtab.benchmarks.board.model import Aggregate, Entry, EnvTable, Point, Run
 from trimtab.benchmarks.board.stats import Array
 
 __all__ = ["Numbers", "aggregates_of"]

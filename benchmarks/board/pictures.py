@@ -12,7 +12,7 @@ from trimtab.benchmarks.board.model import Metric
 from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.files import atomic_write_bytes
 
-__all__ = ["DRAWN", "FIGURE", "add_legend", "draw_line", "panels"]
+__all__ = ["DRAWN", "FIGURE", "add_legend", "draw_line", "panels", "picture"]
 
 DRAWN = "Trimtab"
 """The name of the software in a picture, by which an earlier one is known."""
@@ -29,6 +29,31 @@ Points = Sequence[tuple[float, float, float, float]]
 
 
 @contextmanager
+def picture(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
+    """Give matplotlib's axes ``[rows, columns]``, and write them as one PNG in the end.
+
+    Args:
+        path: PNG to write.
+        rows: axes one below the other.
+        columns: axes side by side.
+        size: width and height in inches.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    chart, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    try:
+        yield axes
+        content = io.BytesIO()
+        chart.savefig(content, dpi=120, metadata={"Software": DRAWN})
+    finally:
+        pyplot.close(chart)
+    atomic_write_bytes(path, content.getvalue())
+
+
+@contextmanager
 def panels(path: Path, count: int, metrics: Sequence[Metric]) -> Iterator[list[Any]]:
     """Give the axes of some panels, two side by side, and write them as one PNG in the end.
 
@@ -39,18 +64,11 @@ def panels(path: Path, count: int, metrics: Sequence[Metric]) -> Iterator[list[A
         count: how many panels.
         metrics: what the scores of each of them are.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
     from matplotlib.rcsetup import cycler
 
     rows, columns = -(-count // 2), min(count, 2)
-    chart, axes = pyplot.subplots(
-        rows, columns, figsize=(8.0 * columns, 4.4 * rows), squeeze=False, layout="constrained"
-    )
     style = cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=_COLOURS)
-    try:
+    with picture(path, rows, columns, (8.0 * columns, 4.4 * rows)) as axes:
         for axis in list(axes.flat)[count:]:
             axis.remove()
         for axis, metric in zip(axes.flat, metrics, strict=False):
@@ -61,11 +79,6 @@ def panels(path: Path, count: int, metrics: Sequence[Metric]) -> Iterator[list[A
             axis.spines[["top", "right"]].set_visible(False)
             axis.grid(axis="y", alpha=0.25)
         yield list(axes.flat)[:count]
-        content = io.BytesIO()
-        chart.savefig(content, dpi=120, metadata={"Software": DRAWN})
-    finally:
-        pyplot.close(chart)
-    atomic_write_bytes(path, content.getvalue())
 
 
 def draw_line(axis: Any, name: str, points: Points, *, level: bool = False, **style: Any) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from trimtab.benchmarks.board import normalised
 from trimtab.benchmarks.board.normalised import PUBLISHED, Normalised
-from trimtab.files import atomic_write_text
+from trimtab.benchmarks.board.tables import write_texts
 
 __all__ = ["FILES", "build", "write"]
 
@@ -50,6 +50,4 @@ def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None)
     if not any(one.label.endswith(PUBLISHED) for one in found):
         return {}
     text = normalised.to_markdown(found, "Normalised scores with published settings", READING)
-    for name, content in zip(FILES, (text, normalised.to_csv(found)), strict=True):
-        atomic_write_text(folder / name, content)
-    return {name: folder / name for name in FILES}
+    return write_texts(folder, dict(zip(FILES, (text, normalised.to_csv(found)), strict=True)))

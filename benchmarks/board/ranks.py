@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from trimtab.benchmarks.board.stats import Array
-from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.board.tables import csv_table, markdown_table, write_texts
 from trimtab.benchmarks.core.numerals import number_text
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_text
 
 __all__ = ["FILES", "Judged", "Rank", "rank", "spearman", "to_markdown", "write"]
 
@@ -61,18 +61,9 @@ class Rank:
     policies: int
 
 
-def _ranks(values: Array) -> Array:
-    """Return ranks from 1 on; values that are equal share the mean of theirs."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(count)
-    shared: Array = (ends - (count - 1) / 2.0)[place]
-    return shared
-
-
 def spearman(one: Array, other: Array) -> float:
     """Return the correlation of two lists' ranks; NaN where all values of one are equal."""
-    ranks = [_ranks(np.asarray(values, np.float64)) for values in (one, other)]
-    a, b = (values - values.mean() for values in ranks)
+    a, b = (ranks - ranks.mean() for ranks in (rankdata(one), rankdata(other)))
     size = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / size if size else math.nan
 
@@ -111,7 +102,7 @@ def _of(values: Array, truth: Array, seed: int) -> tuple[float, float, float]:
     correlation = spearman(values, truth)
     if math.isnan(correlation) or not np.isfinite([values, truth]).all():
         return math.nan, math.nan, math.nan
-    ranks, true_ranks = _ranks(values), _ranks(truth)
+    ranks, true_ranks = rankdata(values), rankdata(truth)
     products = _orders(len(values), seed)
     shuffled = ranks[products] @ (true_ranks - true_ranks.mean())
     own = float(ranks @ (true_ranks - true_ranks.mean()))
@@ -168,6 +159,4 @@ def write(policies: Sequence[Judged], folder: Path) -> dict[str, Path]:
         for one in policies
     ]  # fmt: skip
     texts = (to_markdown(found), csv_table([vars(one) for one in found]), csv_table(lines))
-    for name, text in zip(FILES, texts, strict=True):
-        atomic_write_text(folder / name, text)
-    return {name: folder / name for name in FILES}
+    return write_texts(folder, dict(zip(FILES, texts, strict=True)))

@@ -7,6 +7,7 @@ what it had learned offline, and its final score does not tell.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from trimtab.benchmarks.board.arena.table import area_under, worst_drop
-from trimtab.benchmarks.board.groups import grouped, metric_of, newest_revisions, one_physics
+from trimtab.benchmarks.board.groups import scored_groups
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.model import Metric
 from trimtab.benchmarks.board.stats import Interval
-from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.board.tables import csv_table, markdown_page, write_texts
 from trimtab.benchmarks.core.numerals import number_text
-from trimtab.files import atomic_write_text
 
 __all__ = ["FILES", "Switch", "build", "steps_to_recover", "to_markdown", "write"]
 
@@ -45,12 +45,12 @@ class Switch:
     metric: Metric
     label: str
     seeds: int
-    at_switch: Interval
     drop: float
     recovered: float | None  # median environment steps of the seeds that recovered
     lost: int  # seeds that never did
-    final: Interval
     area: float
+    at_switch: Interval
+    final: Interval
 
 
 def steps_to_recover(curve: Sequence[tuple[int, float]], level: float) -> int | None:
@@ -77,10 +77,8 @@ def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Switc
     Raises:
         TrimtabError: if rows of one environment have different physics, or a score is not finite.
     """
-    table = newest_revisions(table, [])
-    metrics = {env: metric_of(table, env, None) for env in one_physics(table)}
     found = []
-    for group in grouped(table, metrics):
+    for group in scored_groups(table):
         runs = []
         for points in group.evaluations().values():
             before = [(updates, scores) for (steps, updates), scores in points if not steps]
@@ -89,7 +87,7 @@ def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Switc
                 runs.append((before[-1][1], after))
         if not runs:
             continue
-        rate = metrics[group.env] == "success"
+        rate = group.metric == "success"
         drops, back, areas = [], [], []
         for start, after in runs:
             level = float(start.mean())
@@ -101,7 +99,7 @@ def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Switc
         found.append(
             Switch(
                 env=group.env,
-                metric=metrics[group.env],
+                metric=group.metric,
                 label=(names or {}).get(group.config_hash, group.label),
                 seeds=len(runs),
                 at_switch=mean_interval([start for start, _ in runs], rate=rate),
@@ -117,10 +115,10 @@ def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Switc
 
 def to_markdown(found: Sequence[Switch]) -> str:
     """Return a table an environment as Markdown."""
-    parts = ["# From offline to online", READING]
-    for env in dict.fromkeys(one.env for one in found):
-        parts += [f"## {env}", markdown_table([_cells(one) for one in found if one.env == env])]
-    return "\n\n".join(parts) + "\n"
+    tables = defaultdict[str, list[dict[str, str]]](list)
+    for one in found:
+        tables[one.env].append(_cells(one))
+    return markdown_page("From offline to online", READING, tables)
 
 
 def _cells(one: Switch) -> dict[str, str]:
@@ -144,14 +142,5 @@ def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None)
     found = build(table, names)
     if not found:
         return {}
-    lines: list[Mapping[str, object]] = []
-    for one in found:
-        line: dict[str, object] = dict(vars(one))
-        for name in ("at_switch", "final"):
-            ends = line.pop(name)
-            assert isinstance(ends, Interval)
-            line |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
-        lines.append(line)
-    for name, content in zip(FILES, (to_markdown(found), csv_table(lines)), strict=True):
-        atomic_write_text(folder / name, content)
-    return {name: folder / name for name in FILES}
+    lines = csv_table([vars(one) for one in found], ["at_switch", "final"])
+    return write_texts(folder, dict(zip(FILES, (to_markdown(found), lines), strict=True)))

@@ -87,12 +87,6 @@ def _without_seeds(contrasts: Sequence[Contrast]) -> list[Contrast]:
 
 def _seed_variance(contrasts: Sequence[Contrast]) -> float:
     """Return the variance of one seed's difference, at least that of its episodes."""
-    seeds = [one.freedom + 1 for one in contrasts]
-    sums = (
-        sum(value * count for value, count in zip(values, seeds, strict=True))
-        for values in (
-            [one.variance for one in contrasts],
-            [one.least_variance for one in contrasts],
-        )
-    )
-    return max(sums) / len(contrasts)
+    found = sum(one.variance * (one.freedom + 1) for one in contrasts)
+    least = sum(one.least_variance * (one.freedom + 1) for one in contrasts)
+    return max(found, least) / len(contrasts)

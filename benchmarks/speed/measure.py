@@ -19,10 +19,11 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,17 +33,10 @@ from trimtab.benchmarks.training.settings.words import listed, nearest
 from trimtab.child import Child, end_children
 from trimtab.errors import TrimtabError
 
-GROUPS: Mapping[str, str] = {
-    "environments": "trimtab.benchmarks.speed.cases.environments",
-    "replay": "trimtab.benchmarks.speed.cases.replay",
-    "updates": "trimtab.benchmarks.speed.cases.updates",
-    "improvement": "trimtab.benchmarks.speed.cases.improvement",
-    "offline": "trimtab.benchmarks.speed.cases.offline",
-    "training": "trimtab.benchmarks.speed.cases.training",
-    "mjx": "trimtab.benchmarks.speed.cases.mjx",
-    "latency": "trimtab.benchmarks.speed.cases.latency",
-}
-"""Where the rows of each group are: a module with ``PAIRS``."""
+GROUPS = (
+    "environments", "replay", "updates", "improvement", "offline", "training", "mjx", "latency",
+)  # fmt: skip
+"""The groups of rows, each a module of ``cases`` with ``PAIRS``."""
 
 _RUNS = {"updates", "improvement", "offline", "training", "mjx"}
 """Groups whose work is that of a run."""
@@ -62,6 +56,28 @@ Progress = Callable[[float, str], None]
 
 Work = Callable[[], float]
 """Does a fixed amount of work and returns how many units of it that was."""
+
+
+def repeated(
+    act: Callable[[], object], times: int, units: int = 1, last: Callable[[], object] | None = None
+) -> Work:
+    """Return work that does something several times.
+
+    Args:
+        act: what it does.
+        times: how often.
+        units: of each time.
+        last: what it does in the end, such as to wait for a GPU.
+    """
+
+    def work() -> float:
+        for _ in range(times):
+            act()
+        if last is not None:
+            last()
+        return times * units
+
+    return work
 
 
 @dataclass(frozen=True)
@@ -93,7 +109,7 @@ class Pair:
 
     Attributes:
         name: of the row; no other row has it.
-        group: a key of ``GROUPS``.
+        group: one of ``GROUPS``.
         unit: a rate, such as ``steps/s``.
         ours: Trimtab's side.
         peer: the peer's side, or None where there is nothing to compare with.
@@ -132,9 +148,15 @@ class Row:
         return asdict(self)
 
 
+def pairs_of(group: str) -> list[Pair]:
+    """Return the rows of a group."""
+    found: list[Pair] = importlib.import_module(f"trimtab.benchmarks.speed.cases.{group}").PAIRS
+    return found
+
+
 def all_pairs() -> list[Pair]:
     """Return every row that there is, group by group."""
-    return [pair for module in GROUPS.values() for pair in importlib.import_module(module).PAIRS]
+    return [pair for group in GROUPS for pair in pairs_of(group)]
 
 
 def select(only: str, pairs: Sequence[Pair]) -> list[Pair]:
@@ -212,17 +234,19 @@ def measure_all(
     return rows
 
 
-class Turns(Protocol):
-    """A side of a row that is set up and warmed up, with a number of torch threads."""
+@dataclass(frozen=True)
+class Turns:
+    """A side of a row that is set up and warmed up.
 
-    @property
-    def threads(self) -> int:
-        """The number of torch threads."""
-        ...
+    Attributes:
+        threads: its number of torch threads.
+        take: does the work of a turn; returns its rate in units per second.
+        found: the rates of its turns.
+    """
 
-    def take(self) -> float:
-        """Do the work of a turn; return its rate in units per second."""
-        ...
+    threads: int
+    take: Callable[[], float]
+    found: list[float] = field(default_factory=list)
 
 
 Begin = Callable[[Pair, Which, float, ExitStack], list[Turns]]
@@ -243,17 +267,16 @@ def measure(pair: Pair, *, rounds: int, scale: float = 1.0, begin: Begin | None 
     """
     begin = begin or begin_in_child
     with ExitStack() as exits:
-        ours = [_Rates(turns) for turns in begin(pair, "ours", scale, exits)]
-        peers: list[_Rates] = []
+        ours, peers = begin(pair, "ours", scale, exits), list[Turns]()
         peer_name = pair.peer_name
         if pair.peer is not None:
             try:
-                peers = [_Rates(turns) for turns in begin(pair, "peer", scale, exits)]
+                peers = begin(pair, "peer", scale, exits)
             except Exception as error:  # another project's code may raise anything
                 peer_name = f"{peer_name}: {_reason(error)}"
         for _ in range(rounds):
             for side in (*ours, *peers):
-                side.found.append(side.turns.take())
+                side.found.append(side.take())
     mine = _fastest(ours)
     theirs = _fastest(peers) if peers else None
     ratios = [a / b for a, b in zip(mine.found, theirs.found, strict=True)] if theirs else []
@@ -268,17 +291,9 @@ def measure(pair: Pair, *, rounds: int, scale: float = 1.0, begin: Begin | None 
         ratio_min=min(ratios, default=None),
         ratio_max=max(ratios, default=None),
         rounds=rounds,
-        ours_threads=mine.turns.threads,
-        peer_threads=theirs.turns.threads if theirs else None,
+        ours_threads=mine.threads,
+        peer_threads=theirs.threads if theirs else None,
     )
-
-
-@dataclass(frozen=True)
-class _Rates:
-    """A side that takes turns, and the rates of its turns."""
-
-    turns: Turns
-    found: list[float] = field(default_factory=list)
 
 
 def thread_numbers(pair: Pair) -> list[int]:
@@ -286,23 +301,16 @@ def thread_numbers(pair: Pair) -> list[int]:
     return [*dict.fromkeys(threads or cores() for threads in pair.threads)]
 
 
-@dataclass(frozen=True)
-class _TurnsHere:
-    """Turns in this process."""
-
-    work: Work
-    threads: int
-    clock: Clock
-
-    def take(self) -> float:
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
-            started = self.clock()
-            count = self.work()
-            return count / max(self.clock() - started, 1e-9)
-        finally:
-            torch.set_num_threads(before)
+def _rate(work: Work, threads: int, clock: Clock) -> float:
+    """Do some work with a number of torch threads; return its rate."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        started = clock()
+        count = work()
+        return count / max(clock() - started, 1e-9)
+    finally:
+        torch.set_num_threads(before)
 
 
 def begin_here(
@@ -325,22 +333,11 @@ def begin_here(
     turns: list[Turns] = []
     for threads in thread_numbers(pair):
         torch.set_num_threads(threads)
-        turns.append(_TurnsHere(side(Stage(scale, exits, threads)), threads, clock))
+        work = side(Stage(scale, exits, threads))
+        turns.append(Turns(threads, partial(_rate, work, threads, clock)))
     for one in turns:
         one.take()
     return turns
-
-
-@dataclass(frozen=True)
-class _TurnsElsewhere:
-    """Turns in a process that has set the side up."""
-
-    child: Child
-    number: int
-    threads: int
-
-    def take(self) -> float:
-        return float(self.child.call(take_turn, self.number))
 
 
 def begin_in_child(pair: Pair, which: Which, scale: float, exits: ExitStack) -> list[Turns]:
@@ -354,7 +351,7 @@ def begin_in_child(pair: Pair, which: Which, scale: float, exits: ExitStack) -> 
     exits.callback(end_children, [child], _ENDING)
     threads = thread_numbers(pair)
     child.call(set_up, pair.group, pair.name, which, scale)
-    return [_TurnsElsewhere(child, number, count) for number, count in enumerate(threads)]
+    return [Turns(one, partial(child.call, take_turn, place)) for place, one in enumerate(threads)]
 
 
 _set_up: list[Turns] = []
@@ -363,7 +360,7 @@ _set_up: list[Turns] = []
 
 def set_up(group: str, name: str, which: Which, scale: float) -> None:
     """Set a side up in this process, which is its own."""
-    (pair,) = (one for one in importlib.import_module(GROUPS[group]).PAIRS if one.name == name)
+    (pair,) = (one for one in pairs_of(group) if one.name == name)
     if which == "ours" and group in _RUNS:
         keep_freed_memory()  # as a run does; other code is called without one
     exits = ExitStack()
@@ -376,7 +373,7 @@ def take_turn(number: int) -> float:
     return _set_up[number].take()
 
 
-def _fastest(sides: Sequence[_Rates]) -> _Rates:
+def _fastest(sides: Sequence[Turns]) -> Turns:
     return max(sides, key=lambda side: statistics.median(side.found))
 
 

@@ -56,24 +56,29 @@ def three_digits(value: float) -> str:
 
 def machine(rounds: int, scale: float) -> dict[str, Any]:
     """Return what the numbers depend on besides the code: processor, cores, load, versions."""
-    versions: dict[str, str | None] = dict(own_versions())
-    for package in _PEERS:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
         "cores_usable": cores(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "packages": versions,
+        "packages": {**own_versions(), **versions_of(*_PEERS)},
         # Above 0 the machine was at work with something else when the measurement began.
         "load_average_at_start": [round(load, 2) for load in os.getloadavg()],
         "rounds": rounds,
         "scale": scale,
     }
+
+
+def versions_of(*packages: str) -> dict[str, str | None]:
+    """Return the versions of packages; None for one that is not installed as a package."""
+    found: dict[str, str | None] = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -11,7 +11,7 @@ import concurrent.futures
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.store import is_address
 from trimtab.benchmarks.training.train import check
 from trimtab.envs.registry import checked_names, get_spec
-from trimtab.errors import Stopped, TrimtabError
+from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, sha256_json
 from trimtab.plugins import command_line
 
@@ -40,11 +40,11 @@ SAMPLERS: Mapping[str, Callable[[Any, int], Any]] = {
 """What chooses the trials, by the name that ``hydra.sweeper.sampler`` takes."""
 HELD_OUT = "held_out_error"
 """Name of the score that is better the smaller it is."""
-SCORES: Mapping[str, Callable[[Mapping[str, Any]], float | None]] = {
-    "auto": lambda found: found["return"] if found["success"] is None else found["success"],
-    "success": lambda found: found["success"],
-    "return": lambda found: found["return"],
-    HELD_OUT: lambda found: found.get("held_out", {}).get("error"),
+SCORES: Mapping[str, Callable[[SweepLine], float | None]] = {
+    "auto": lambda found: found.return_ if found.success is None else found.success,
+    "success": lambda found: found.success,
+    "return": lambda found: found.return_,
+    HELD_OUT: lambda found: found.held_out,
 }
 """What is searched for, of a run's last evaluation, by its name; None where a run has none."""
 _OUTCOME = "outcome"
@@ -143,12 +143,11 @@ def _check_score(how: Search, runs: Sequence[RunConfig]) -> None:
             f"hydra.sweeper.direction={DIRECTIONS[1]}"
         )
     for run in runs:
-        found: dict[str, Any] = {"return": None, "success": None}
+        found = SweepLine("", "done", held_out=None if run["holdout"] is None else 0.0)
         if run["env"] is not None:
             task = get_spec(run["env"], **checked_names(run["env_options"] or {}))
-            found = {"return": 0.0, "success": None if task.success_key is None else 0.0}
-        if run["holdout"] is not None:
-            found["held_out"] = {"error": 0.0}
+            success = None if task.success_key is None else 0.0
+            found = replace(found, return_=0.0, success=success)
         if SCORES[how.score](found) is None:
             others = [name for name, score in SCORES.items() if score(found) is not None]
             raise TrimtabError(
@@ -243,16 +242,11 @@ def _ended(
     future: concurrent.futures.Future[Done], label: str, how: Search
 ) -> tuple[float | None, SweepLine]:
     """Return the score of a trial that has ended, None where it failed, and what became of it."""
-    try:
-        done = future.result()
-    except Stopped:
-        raise
-    except TrimtabError as error:
-        return None, sweep_line(label, reason=str(error))
-    score = SCORES[how.score](done.summary)
-    if score is None or not math.isfinite(score):
-        return None, sweep_line(label, reason=f"its {how.score} is no finite number")
-    return score, sweep_line(label, done)
+    line = sweep_line(label, future)
+    score = SCORES[how.score](line) if line.state == "done" else None
+    if line.state == "done" and (score is None or not math.isfinite(score)):
+        return None, SweepLine(label, "failed", note=f"its {how.score} is no finite number")
+    return score, line
 
 
 def _table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -11,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from trimtab.benchmarks.suites.bars import Bars
-from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
+from trimtab.benchmarks.suites.launch import JOBS, Chosen, Work, chosen_launcher
 from trimtab.benchmarks.suites.sweep_line import SweepLine, sweep_line
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.swept import swept_words
 from trimtab.benchmarks.training.store import is_address
 from trimtab.benchmarks.training.train import check, is_done
-from trimtab.errors import Stopped, TrimtabError
+from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = ["MOST_RUNS", "sweep"]
@@ -54,45 +53,24 @@ def sweep(
     out = runs[0]["out"]
     folder = Path("runs" if is_address(out) else out) / JOBS
     works = [Work(_label(words, combinations), tuple(words)) for words in combinations]
-    done: dict[Work, Done] = {}
-    failed: dict[Work, str] = {}
-    weights = dict.fromkeys((work.label for work in works), 1.0)
+    lines = {work.label: SweepLine(work.label, "not finished") for work in works}
     try:
         with (
-            Bars("sweep", weights, console) as bars,
+            Bars("sweep", dict.fromkeys(lines, 1.0), console) as bars,
             chosen.start(workers, bars.tell, folder) as launched,
         ):
-            _carry_out(works, launched, bars, done, failed)
+            running = {launched.submit(work): work.label for work in works}
+            while running:
+                for future in launched.await_some(running):
+                    label = running.pop(future)
+                    lines[label] = sweep_line(label, future)
+                    bars.finished(label, lines[label].state)
     finally:
-        tell([sweep_line(one.label, done.get(one), failed.get(one, "")) for one in works])
-    if failed:
-        first = next(work for work in works if work in failed)
+        tell([*lines.values()])
+    if failed := [line for line in lines.values() if line.state == "failed"]:
         raise TrimtabError(
-            f"{len(failed)} of {len(works)} runs failed: {first.label}: {failed[first]}"
+            f"{len(failed)} of {len(works)} runs failed: {failed[0].label}: {failed[0].note}"
         )
-
-
-def _carry_out(
-    works: Sequence[Work],
-    launched: Launcher,
-    bars: Bars,
-    done: dict[Work, Done],
-    failed: dict[Work, str],
-) -> None:
-    """Have all runs carried out; fill in what became of each as soon as it is known."""
-    running: dict[concurrent.futures.Future[Done], Work] = {
-        launched.submit(work): work for work in works
-    }
-    while running:
-        for future in launched.await_some(running):
-            work = running.pop(future)
-            try:
-                done[work] = future.result()
-            except Stopped:
-                raise
-            except TrimtabError as error:
-                failed[work] = str(error)
-            bars.finished(work.label, "failed" if work in failed else "done")
 
 
 def _check(runs: Sequence[RunConfig]) -> None:

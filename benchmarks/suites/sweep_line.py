@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from dataclasses import dataclass
 
 from trimtab.benchmarks.suites.launch import Done
+from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["SweepLine", "sweep_line"]
 
@@ -36,16 +38,22 @@ class SweepLine:
     held_out: float | None = None
 
 
-def sweep_line(label: str, done: Done | None = None, reason: str = "") -> SweepLine:
-    """Return what became of a run.
+def sweep_line(label: str, future: concurrent.futures.Future[Done]) -> SweepLine:
+    """Return what became of a run that has ended.
 
     Args:
         label: the words in which it differs from the others.
-        done: its result, if it came to its end.
-        reason: why it failed, if it did.
+        future: what its launcher gave for it.
+
+    Raises:
+        Stopped: if that was raised in it.
     """
-    if done is None:
-        return SweepLine(label, "failed" if reason else "not finished", note=reason)
+    try:
+        done = future.result()
+    except Stopped:
+        raise
+    except TrimtabError as error:
+        return SweepLine(label, "failed", note=str(error))
     found = done.summary
     note = "already done" if done.already_done else ""
     return SweepLine(

@@ -6,12 +6,11 @@ all of ours are, so the public modules are laid out for it in a folder of their 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from site_pages.results import ROOT
-from site_pages.text import Page
+from site_pages.text import Page, roles_as_code
 
 MODULES = {
     "trimtab.benchmarks.api": "Train, evaluate and compare, from Python. All of it is in `trimtab` "
@@ -39,7 +38,6 @@ MODULES = {
     "trimtab.errors": "The one error of wrong input.",
 }
 """Public modules, and a sentence on each."""
-_ROLE = re.compile(r":(?:class|func|mod|data|meth|attr|exc|const):`[~!]?([^`]+)`")
 
 
 def pages() -> Iterator[Page]:
@@ -59,4 +57,4 @@ def lay_out(folder: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         for depth in range(1, len(parts)):
             (folder.joinpath(*parts[:depth]) / "__init__.py").touch()
-        place.write_text(_ROLE.sub(r"``\1``", source.read_text(encoding="utf-8")))
+        place.write_text(roles_as_code(source.read_text(encoding="utf-8")))

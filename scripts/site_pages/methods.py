@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from site_pages.results import ROOT, entries
+from site_pages.results import ROOT, entries, results_table
 from site_pages.text import Page, code, escaped, from_docstring, sections_of, table
 
 from trimtab.algorithms.base import Algorithm
@@ -180,19 +180,7 @@ def _results(name: str) -> str:
     found = [one for one in entries() if one.method == name]
     if not found:
         return "No rows of this method are committed yet."
-    rows = [
-        (
-            code(one.env),
-            escaped(one.label),
-            escaped(one.score),
-            escaped(one.gain),
-            str(one.seeds),
-            f"[{one.title}](../results/{one.result}/index.md)",
-        )
-        for one in found
-    ]
-    heading_ = ("Task", "Row", "Score", "Gain", "Seeds", "Result")
-    return table(heading_, rows) + (
+    return results_table(found, "Task", [code(one.env) for one in found], "../") + (
         "\n\nA score is a mean over seeds with its 95 percent interval; "
         "[statistics](../statistics.md) says how it is computed."
     )

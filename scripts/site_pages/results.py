@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from published_tables import interval
+from site_pages.text import escaped, table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -55,16 +58,34 @@ def entries() -> Sequence[Entry]:
                         one["env"],
                         row["algorithm"],
                         row["label"],
-                        f"{one['metric']} {_interval(row['mean'], digits)}",
+                        f"{one['metric']} {interval(row['mean'], digits)}",
                         ""
                         if gain is None
-                        else f"{_interval(gain, digits, '+')} over {row['baseline']}",
+                        else f"{interval(gain, digits, signed=True)} over {row['baseline']}",
                         len(row["runs"]),
                     )
                 )
     return found
 
 
-def _interval(value: Mapping[str, float], digits: int, sign: str = "") -> str:
-    form = f"{sign},.{digits}f"
-    return f"{value['value']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
+def results_table(found: Sequence[Entry], heading: str, first: Sequence[str], up: str) -> str:
+    """Return rows of leaderboards as a table.
+
+    Args:
+        found: the rows.
+        heading: of the first column.
+        first: its cells.
+        up: way from the page to the root of the site.
+    """
+    rows = [
+        (
+            cell,
+            escaped(one.label),
+            escaped(one.score),
+            escaped(one.gain),
+            str(one.seeds),
+            f"[{one.title}]({up}results/{one.result}/index.md)",
+        )
+        for cell, one in zip(first, found, strict=True)
+    ]
+    return table((heading, "Row", "Score", "Gain", "Seeds", "Result"), rows)

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from site_pages.results import ROOT, entries
-from site_pages.text import Page, code, escaped, from_docstring, table
+from site_pages.results import ROOT, entries, results_table
+from site_pages.text import Page, code, from_docstring, table
 
 from trimtab.benchmarks.training.settings.groups import group_options, load_group
 from trimtab.envs.core.spec import Family, Task
@@ -170,19 +170,8 @@ def _commands(family: Family, id: str, task: Task, datasets: list[tuple[str, str
 
 
 def _results(id: str) -> list[str]:
-    rows = [
-        (
-            f"[`{one.method}`](../../methods/{one.method}.md)",
-            escaped(one.label),
-            escaped(one.score),
-            escaped(one.gain),
-            str(one.seeds),
-            f"[{one.title}](../../results/{one.result}/index.md)",
-        )
-        for one in entries()
-        if one.env == id
-    ]
-    if not rows:
-        return []
-    heading = ("Method", "Row", "Score", "Gain", "Seeds", "Result")
-    return ["## Committed results", table(heading, rows)]
+    found = [one for one in entries() if one.env == id]
+    links = [f"[`{one.method}`](../../methods/{one.method}.md)" for one in found]
+    return (
+        ["## Committed results", results_table(found, "Method", links, "../../")] if found else []
+    )

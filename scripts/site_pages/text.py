@@ -39,12 +39,17 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def roles_as_code(text: str) -> str:
+    """Return text with the names in Sphinx's roles as code."""
+    return _ROLE.sub(r"``\1``", text)
+
+
 def from_docstring(docstring: str) -> str:
     """Return a docstring as Markdown: its marks stay marks of code, and all else stays as written.
 
     What is indented by four columns or more after an empty line is shown as code.
     """
-    text = _ROLE.sub(r"``\1``", inspect.cleandoc(docstring))
+    text = roles_as_code(inspect.cleandoc(docstring))
     return "\n\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text))
 
 

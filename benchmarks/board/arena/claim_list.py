@@ -17,9 +17,9 @@ from trimtab.errors import TrimtabError
 
 __all__ = ["DATA_KINDS", "KINDS", "Claim", "check_names", "read_claims"]
 
-KINDS = ("higher", "most", "control", "sooner", "missing")
+KINDS = ("higher", "most", "control", "sooner")
 """How a claim about the arena can be judged."""
-DATA_KINDS = ("higher", "keeps", "missing")
+DATA_KINDS = ("higher", "keeps")
 """How a claim about a suite without frozen bases can be judged."""
 _BY_SEEDS = {"seeds": ("higher", "control"), "control_seeds": ("control",)}
 """Entries that choose seeds, with the kinds of claims about the arena that have them."""
@@ -27,8 +27,8 @@ _COMPARED = ("higher", "control")
 """Kinds of claims that have a difference, and so looks and a margin."""
 _NAMES, _NUMBER, _SEEDS = "list of names", "number above 0", "list of seeds"
 _FORMS = {
-    "tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER, "margin": _NUMBER,
-    "seeds": _SEEDS, "control_seeds": _SEEDS, "looks": _SEEDS,
+    "tasks": _NAMES, "factor": _NUMBER, "margin": _NUMBER, "seeds": _SEEDS,
+    "control_seeds": _SEEDS, "looks": _SEEDS,
 }  # fmt: skip
 """The forms of entries that are no text."""
 
@@ -41,16 +41,13 @@ class Claim:
         text: the claim in a sentence.
         source: the paper that makes it.
         tier: how sure its numbers are known: paper, abstract, or ours.
-        kind: how it is judged: ``higher``, ``most``, ``control``, ``sooner``, ``keeps`` or
-            ``missing``.
+        kind: how it is judged: ``higher``, ``most``, ``control``, ``sooner`` or ``keeps``.
         method: of whom it is claimed.
         than: the method that it is compared with, where there is one.
         tasks: the tasks that it speaks of; empty for all.
-        bases: the kinds of base that it speaks of; empty for all.
         measure: ``score`` at the end, or the ``area`` under the curve; in a suite of data also the
             ``drop`` at the switch.
         factor: for ``sooner``: how many times fewer environment steps.
-        why: for ``missing``: why it cannot be judged yet.
         suite: a suite without frozen bases, or a measure of the study of modes (``modes``,
             ``closed``); empty for the arena.
         seeds: the seeds that it is judged by, where others may have been seen before it was
@@ -69,10 +66,8 @@ class Claim:
     method: str = ""
     than: str = ""
     tasks: tuple[str, ...] = ()
-    bases: tuple[str, ...] = ()
     measure: str = "score"
     factor: float = 1.0
-    why: str = ""
     suite: str = ""
     seeds: tuple[int, ...] = ()
     control_seeds: tuple[int, ...] = ()
@@ -102,46 +97,39 @@ def read_claims(path: Path) -> list[Claim]:
         except TypeError as error:
             told = str(error).removeprefix("Claim.__init__() ")
             raise TrimtabError(f"{path}: claim {number + 1}: {told}") from error
-        for key, value in vars(claim).items():
-            form = _FORMS.get(key, "text")
-            if not _is(form, value):
-                raise TrimtabError(f"{path}: claim {number + 1}: {key}: {value!r} is no {form}")
-        kinds, measures = (
-            (DATA_KINDS, ("score", "drop")) if claim.suite else (KINDS, ("score", "area"))
-        )
-        if claim.measure not in measures:
-            raise TrimtabError(f"{path}: claim {number + 1}: measure: use {' or '.join(measures)}")
-        if claim.kind not in kinds:
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(kinds)}"
-            )
-        if claim.looks and (
-            len(claim.looks) > MOST_LOOKS
-            or sorted({*claim.looks}) != [*claim.looks]
-            or claim.looks[0] < 2
-        ):
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: looks: at most {MOST_LOOKS} rising numbers of seeds, "
-                f"each at least 2, not {[*claim.looks]}"
-            )
-        if claim.kind not in _COMPARED and (claim.looks or claim.margin != MARGIN):
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: looks and margin: only for claims of kind "
-                f"{' or '.join(_COMPARED)}"
-            )
-        if shared := {*claim.seeds} & {*claim.control_seeds}:
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: control_seeds: {min(shared)} also judges (seeds); "
-                "the control must be picked by other seeds"
-            )
-        for key, having in _BY_SEEDS.items():
-            if getattr(claim, key) and (claim.suite or claim.kind not in having):
-                raise TrimtabError(
-                    f"{path}: claim {number + 1}: {key}: only for claims about the arena of kind "
-                    f"{' or '.join(having)}"
-                )
+        if fault := _fault_of(claim):
+            raise TrimtabError(f"{path}: claim {number + 1}: {fault}")
         claims.append(claim)
     return claims
+
+
+def _fault_of(claim: Claim) -> str:
+    """Return what is wrong with a claim; nothing if it is right."""
+    for key, value in vars(claim).items():
+        form = _FORMS.get(key, "text")
+        if not _is(form, value):
+            return f"{key}: {value!r} is no {form}"
+    kinds, measures = (DATA_KINDS, ("score", "drop")) if claim.suite else (KINDS, ("score", "area"))
+    if claim.measure not in measures:
+        return f"measure: use {' or '.join(measures)}"
+    if claim.kind not in kinds:
+        return f"kind {claim.kind!r}; use {', '.join(kinds)}"
+    looks = claim.looks
+    if looks and (len(looks) > MOST_LOOKS or sorted({*looks}) != [*looks] or looks[0] < 2):
+        return (
+            f"looks: at most {MOST_LOOKS} rising numbers of seeds, each at least 2, not {[*looks]}"
+        )
+    if claim.kind not in _COMPARED and (looks or claim.margin != MARGIN):
+        return f"looks and margin: only for claims of kind {' or '.join(_COMPARED)}"
+    if shared := {*claim.seeds} & {*claim.control_seeds}:
+        return (
+            f"control_seeds: {min(shared)} also judges (seeds); the control must be picked by "
+            "other seeds"
+        )
+    for key, having in _BY_SEEDS.items():
+        if getattr(claim, key) and (claim.suite or claim.kind not in having):
+            return f"{key}: only for claims about the arena of kind {' or '.join(having)}"
+    return ""
 
 
 def _is(form: str, value: object) -> bool:
@@ -158,7 +146,7 @@ def _is(form: str, value: object) -> bool:
 
 
 def check_names(claims: Sequence[Claim], places: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Check that claims speak of tasks, bases and methods that their suites have.
+    """Check that claims speak of tasks and methods that their suites have.
 
     Args:
         claims: the claims.
@@ -176,7 +164,6 @@ def check_names(claims: Sequence[Claim], places: Mapping[str, Sequence[Mapping[s
         for key, names in (
             ("method", [one for one in (claim.method, claim.than) if one]),
             ("task", claim.tasks),
-            ("base", claim.bases),
         ):
             known = {str(place[key]) for place in places[claim.suite] if place.get(key)}
             for name in names:

@@ -125,8 +125,6 @@ def _pairs(
     for contest in arena.contests:
         if claim.tasks and contest.task not in claim.tasks:
             continue
-        if claim.bases and contest.base not in claim.bases:
-            continue
         rows = {row.method: row for row in contest.rows if row.variant is None}
         ours = rows.get(claim.method)
         name = other(contest, ours) if ours is not None else None
@@ -420,16 +418,11 @@ def steps_to(row: ArenaRow, start: float, target: float) -> float | None:
     return None
 
 
-def _missing(claim: Claim, _: object) -> Finding:
-    return Finding(claim, "not told yet", claim.why, 0)
-
-
 _JUDGES: Mapping[str, Callable[[Claim, Arena], Finding]] = {
     "higher": _higher,
     "most": _most,
     "control": _control,
     "sooner": _sooner,
-    "missing": _missing,
 }
 
 
@@ -461,7 +454,7 @@ def _of_seeds(scores: DataScores, measure: str) -> Scores:
     """Return a measure for each seed; nothing where the runs have none."""
     values: Sequence[Array] = scores.episode_scores
     if measure != "score":
-        values = [np.array([value]) for value in scores.values(measure)]
+        values = [np.array([value]) for value in getattr(scores, measure)]
     if len(values) != len(scores.seeds):  # not every run made the switch
         return {}
     return dict(zip(scores.seeds, values, strict=True))
@@ -487,21 +480,15 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
         if min(_at_switch(one, claim.method)) > max(_at_switch(one, claim.than))
     ]
     if not found:
+        sides = (claim.method, claim.than)
         levels = "; ".join(
-            f"{one.task} "
-            + " against ".join(
-                one.mean_text(_at_switch(one, name)) for name in (claim.method, claim.than)
-            )
+            f"{one.task} {' against '.join(one.mean_text(_at_switch(one, name)) for name in sides)}"
             for one in every
         )
-        return Finding(
-            claim, "not told yet", f"no more than {claim.than} at the switch: {levels}", 0
-        )
-    shares = [
-        np.array([kept / max(abs(level), 1e-12) for kept, level in zip(*sides, strict=True)])
-        for sides in ((one.methods[claim.method].kept, one.methods[claim.method].switch)
-                      for one in found)
-    ]  # fmt: skip
+        told = f"no more than {claim.than} at the switch: {levels}"
+        return Finding(claim, "not told yet", told, 0)
+    ours = [one.methods[claim.method] for one in found]
+    shares = [np.array(one.kept) / np.maximum(np.abs(one.switch), 1e-12) for one in ours]
     seeds = [np.array([share]) for share in np.concatenate(shares)]
     if len(seeds) < 2:
         return Finding(claim, "not told yet", "only one run made the switch", len(found))
@@ -522,7 +509,6 @@ def _at_switch(contest: DataContest, method: str) -> tuple[float, ...]:
 _DATA_JUDGES: Mapping[str, Callable[[Claim, Sequence[DataContest]], Finding]] = {
     "higher": _data_higher,
     "keeps": _data_keeps,
-    "missing": _missing,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,9 @@ from trimtab.benchmarks.board.intervals.contests import (
     contest_interval,
     tasks_interval,
 )
-from trimtab.benchmarks.board.pictures import DRAWN
+from trimtab.benchmarks.board.pictures import picture
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.benchmarks.board.verdicts import Verdict, verdict_of
-from trimtab.files import atomic_write_bytes
 
 __all__ = ["FOREST", "Difference", "differences", "draw"]
 
@@ -92,14 +90,9 @@ def draw(rows: Sequence[Difference], path: Path) -> None:
         rows: in their order from above.
         path: PNG to write.
     """
-    import matplotlib
+    with picture(path, 1, 1, (9.0, 1.0 + 0.27 * len(rows))) as ((axis,),):
+        from matplotlib.lines import Line2D
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.lines import Line2D
-
-    chart, axis = pyplot.subplots(figsize=(9.0, 1.0 + 0.27 * len(rows)), layout="constrained")
-    try:
         for place, row in enumerate(reversed(rows)):
             colour = _COLOURS[row.verdict]
             axis.plot(row.over_tasks[1:], [place] * 2, color=colour, linewidth=0.9)
@@ -118,8 +111,3 @@ def draw(rows: Sequence[Difference], path: Path) -> None:
         shown = [name for name in _COLOURS if any(row.verdict == name for row in rows)]
         handles = [Line2D([], [], color=_COLOURS[name], linewidth=4.0) for name in shown]
         axis.legend(handles, shown, loc="upper left", frameon=False, fontsize=8)
-        content = io.BytesIO()
-        chart.savefig(content, dpi=120, metadata={"Software": DRAWN})
-    finally:
-        pyplot.close(chart)
-    atomic_write_bytes(path, content.getvalue())

@@ -94,7 +94,7 @@ def _names(claim: Claim, records: Sequence[Record], controls: Sequence[str]) -> 
     for one in records:
         task, base, method = _place(one)
         judged = not claim.seeds or one["seed"] in claim.seeds
-        spoken_of = task in (claim.tasks or {task}) and base in (claim.bases or {base})
+        spoken_of = task in (claim.tasks or {task})
         if method == claim.method and judged and spoken_of:
             contests.add((task, base))
     tasks = {task for task, _ in contests}

@@ -28,7 +28,7 @@ from trimtab.benchmarks.board.groups import (
 )
 from trimtab.benchmarks.board.intervals.kinds import KINDS, IntervalKind, kind_of
 from trimtab.benchmarks.board.model import Metric
-from trimtab.benchmarks.board.stats import REPETITIONS
+from trimtab.benchmarks.board.stats import REPETITIONS, Interval
 from trimtab.errors import TrimtabError
 
 __all__ = ["area_under", "build", "worst_drop"]
@@ -113,18 +113,9 @@ def _contest(
     )
     rows = []
     for one in found:
-        own = one.place["base"] is not None
-        start = frozen if own else None
-        row = _row(one, start, budget, kind, rate)
-        if control is not None and one.place["method"] not in controls:
-            row = replace(
-                row,
-                control=control.place["method"],
-                control_gain=kind.difference(*last_scores(one.group, control.group), rate),
-            )
-        if start is not None and one.group is not start:
-            row = replace(row, gain=kind.difference(*last_scores(one.group, start), rate))
-        rows.append(row)
+        start = None if one.place["base"] is None else frozen
+        beside = None if one.place["method"] in controls else control
+        rows.append(_row(one, start, beside, budget, kind, rate))
     best = max(row.area for row in rows)
     rows = [replace(row, regret=best - row.area) for row in rows]
     rows.sort(key=lambda row: (-row.score.value, -row.area, row.label))
@@ -136,8 +127,21 @@ def _level(group: Group) -> float:
     return float(np.mean([scores.mean() for scores in group.last().values()]))
 
 
-def _row(one: _Found, start: Group | None, budget: int, kind: IntervalKind, rate: bool) -> ArenaRow:
-    """Return a row without what the other rows of its contest decide."""
+def _row(
+    one: _Found,
+    start: Group | None,
+    control: _Found | None,
+    budget: int,
+    kind: IntervalKind,
+    rate: bool,
+) -> ArenaRow:
+    """Return a row without its regret, which the other rows of its contest decide."""
+
+    def gain(other: Group | None) -> Interval | None:
+        if other is None or other is one.group:
+            return None
+        return kind.difference(*last_scores(one.group, other), rate)
+
     evaluations, base = one.group.evaluations(), start.last() if start else {}
     levels = {seed: float(scores.mean()) for seed, scores in base.items()}
     curves = {
@@ -164,9 +168,9 @@ def _row(one: _Found, start: Group | None, budget: int, kind: IntervalKind, rate
         areas=areas,
         regret=0.0,
         worst_drop=float(np.mean(drops)) if drops else None,
-        gain=None,
-        control=None,
-        control_gain=None,
+        gain=gain(start),
+        control=None if control is None else control.place["method"],
+        control_gain=None if control is None else gain(control.group),
         episodes=float(np.mean([run["evaluations"][-1]["episodes"] for run in one.records])),
         seconds=float(np.mean([run["seconds"] for run in one.records])),
         trained_parameters=int(first["trained_parameters"]),

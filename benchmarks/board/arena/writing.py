@@ -9,9 +9,8 @@ from typing import Any
 from trimtab.benchmarks.board.arena.differences import FOREST, Difference, differences, draw
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.baselines import FROZEN
-from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.board.tables import csv_table, markdown_table, write_texts
 from trimtab.benchmarks.core.numerals import number_text
-from trimtab.files import atomic_write_text
 
 __all__ = ["FILES", "to_csv", "to_curves_csv", "to_markdown", "write"]
 
@@ -148,15 +147,14 @@ def to_curves_csv(arena: Arena) -> str:
                 "env_steps": point.env_steps,
                 "episodes": point.episodes,
                 "seconds": point.seconds,
-                "score": point.score.value,
-                "score_low": point.score.low,
-                "score_high": point.score.high,
+                "score": point.score,
                 "return": point.return_,
             }
             for contest in arena.contests
             for row in contest.rows
             for point in row.curve
-        ]
+        ],
+        ["score"],
     )
 
 
@@ -164,7 +162,5 @@ def write(arena: Arena, folder: Path) -> dict[str, Path]:
     """Write ``arena.md``, ``arena.csv``, ``curves.csv`` and the picture; return paths by name."""
     if found := differences(arena):
         draw(found, folder / FOREST)
-    texts = dict(zip(FILES, (to_markdown(arena), to_csv(arena), to_curves_csv(arena)), strict=True))
-    for name, text in texts.items():
-        atomic_write_text(folder / name, text)
-    return {name: folder / name for name in texts}
+    texts = (to_markdown(arena), to_csv(arena), to_curves_csv(arena))
+    return write_texts(folder, dict(zip(FILES, texts, strict=True)))

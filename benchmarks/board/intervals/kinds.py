@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 from trimtab.benchmarks.board import stats
 from trimtab.benchmarks.board.intervals.aggregates import AggregateIntervals, aggregate_intervals
@@ -16,143 +16,81 @@ from trimtab.errors import TrimtabError
 
 __all__ = ["KINDS", "IntervalKind", "kind_of"]
 
-
-class IntervalKind(Protocol):
-    """What a leaderboard asks of intervals; ``rate`` says that scores are successes."""
-
-    @property
-    def description(self) -> str:
-        """Return how the intervals are made, for the provenance."""
-        ...
-
-    def mean(self, runs: Sequence[Array], rate: bool) -> Interval:
-        """Return the mean over runs, from the scores of each run's episodes ``[E]``."""
-        ...
-
-    def iqm(self, runs: Sequence[Array], rate: bool) -> Interval:
-        """Return the interquartile mean over runs, from the same."""
-        ...
-
-    def difference(
-        self, method: Mapping[int, Array], baseline: Mapping[int, Array], rate: bool
-    ) -> Interval:
-        """Return the difference of two means, from each seed's episodes ``[E]``."""
-        ...
-
-    def improvement(self, method: Sequence[Array], baseline: Sequence[Array]) -> Interval:
-        """Return P(better) over tasks, from each task's run scores ``[R]``."""
-        ...
-
-    def aggregates(
-        self, tasks: Sequence[Array], episodes: Sequence[Sequence[int]]
-    ) -> AggregateIntervals:
-        """Return aggregates over tasks, from success rates and episodes of their runs ``[R]``."""
-        ...
+Runs = Sequence[Array]
+Seeds = Mapping[int, Array]
 
 
 @dataclass(frozen=True)
-class StudentT:
-    """The closed forms of this folder, for few seeds: the default of every table."""
+class IntervalKind:
+    """What a leaderboard asks of intervals; ``rate`` says that scores are successes.
 
-    @property
-    def description(self) -> str:
-        """Return how the intervals are made."""
-        return "Student-t, Wilson and Newcombe over seeds (docs/statistics.md), 95 percent"
+    Attributes:
+        description: how the intervals are made, for the provenance.
+        mean: ``(runs, rate)``: the mean over runs, from the scores of each run's episodes ``[E]``.
+        iqm: ``(runs, rate)``: the interquartile mean over runs, from the same.
+        difference: ``(method, baseline, rate)``: of two means, from each seed's episodes ``[E]``.
+        improvement: ``(method, baseline)``: P(better), from each task's run scores ``[R]``.
+        aggregates: ``(tasks, episodes)``: over tasks, from success rates and numbers of episodes of
+            their runs ``[R]``.
+    """
 
-    def mean(self, runs: Sequence[Array], rate: bool) -> Interval:
-        """Return the mean over runs."""
-        return mean_interval(runs, rate=rate)
-
-    def iqm(self, runs: Sequence[Array], rate: bool) -> Interval:
-        """Return the interquartile mean over runs."""
-        return iqm_interval(runs, rate=rate)
-
-    def difference(
-        self, method: Mapping[int, Array], baseline: Mapping[int, Array], rate: bool
-    ) -> Interval:
-        """Return the difference of two means."""
-        return difference_interval(method, baseline, rate=rate)
-
-    def improvement(self, method: Sequence[Array], baseline: Sequence[Array]) -> Interval:
-        """Return P(better)."""
-        return improvement_interval(method, baseline)
-
-    def aggregates(
-        self, tasks: Sequence[Array], episodes: Sequence[Sequence[int]]
-    ) -> AggregateIntervals:
-        """Return aggregates over tasks."""
-        return aggregate_intervals(tasks, episodes)
+    description: str
+    mean: Callable[[Runs, bool], Interval]
+    iqm: Callable[[Runs, bool], Interval]
+    difference: Callable[[Seeds, Seeds, bool], Interval]
+    improvement: Callable[[Runs, Runs], Interval]
+    aggregates: Callable[[Runs, Sequence[Sequence[int]]], AggregateIntervals]
 
 
-@dataclass(frozen=True)
-class Bootstrap:
-    """The field's percentile bootstraps (Agarwal et al. 2021); too narrow with few seeds."""
-
-    repetitions: int = stats.REPETITIONS
-    seed: int = 0
-
-    @property
-    def description(self) -> str:
-        """Return how the intervals are made."""
-        return f"percentile bootstrap, {self.repetitions:,} resamples, seed {self.seed}"
-
-    def mean(self, runs: Sequence[Array], rate: bool) -> Interval:
-        """Return the mean over runs."""
-        return self._two_level(runs, stats.aggregate_mean)
-
-    def iqm(self, runs: Sequence[Array], rate: bool) -> Interval:
-        """Return the interquartile mean over runs."""
-        return self._two_level(runs, stats.aggregate_iqm)
-
-    def difference(
-        self, method: Mapping[int, Array], baseline: Mapping[int, Array], rate: bool
-    ) -> Interval:
-        """Return the difference of two means."""
-        return stats.difference_bootstrap(
-            method, baseline, repetitions=self.repetitions, seed=self.seed
-        )
-
-    def improvement(self, method: Sequence[Array], baseline: Sequence[Array]) -> Interval:
-        """Return P(better)."""
-        return stats.improvement_bootstrap(
-            method, baseline, repetitions=self.repetitions, seed=self.seed
-        )
-
-    def aggregates(
-        self, tasks: Sequence[Array], episodes: Sequence[Sequence[int]]
-    ) -> AggregateIntervals:
-        """Return aggregates over tasks; episodes are not resampled."""
-        return AggregateIntervals(
-            *(
-                stats.stratified_bootstrap(
-                    tasks, statistic, repetitions=self.repetitions, seed=self.seed
-                )
-                for statistic in (
-                    stats.aggregate_iqm, stats.aggregate_median, stats.aggregate_mean,
-                    stats.optimality_gap,
-                )
-            )
-        )  # fmt: skip
-
-    def _two_level(self, runs: Sequence[Array], statistic: stats.Statistic) -> Interval:
-        return stats.two_level_bootstrap(
-            runs, statistic, repetitions=self.repetitions, seed=self.seed
-        )
+def _student_t(repetitions: int, seed: int) -> IntervalKind:
+    """Return the closed forms of this folder, for few seeds: the default of every table."""
+    return IntervalKind(
+        "Student-t, Wilson and Newcombe over seeds (docs/statistics.md), 95 percent",
+        lambda runs, rate: mean_interval(runs, rate=rate),
+        lambda runs, rate: iqm_interval(runs, rate=rate),
+        lambda method, baseline, rate: difference_interval(method, baseline, rate=rate),
+        improvement_interval,
+        aggregate_intervals,
+    )
 
 
-KINDS = ("student_t", "bootstrap")
+def _bootstrap(repetitions: int, seed: int) -> IntervalKind:
+    """Return the percentile bootstraps of Agarwal et al. (2021), too narrow with few seeds."""
+    two_level = partial(stats.two_level_bootstrap, repetitions=repetitions, seed=seed)
+    difference = partial(stats.difference_bootstrap, repetitions=repetitions, seed=seed)
+    over_tasks = partial(stats.stratified_bootstrap, repetitions=repetitions, seed=seed)
+    return IntervalKind(
+        f"percentile bootstrap, {repetitions:,} resamples, seed {seed}",
+        lambda runs, _: two_level(runs, stats.aggregate_mean),
+        lambda runs, _: two_level(runs, stats.aggregate_iqm),
+        lambda method, baseline, _: difference(method, baseline),
+        partial(stats.improvement_bootstrap, repetitions=repetitions, seed=seed),
+        lambda tasks, _: AggregateIntervals(
+            over_tasks(tasks, stats.aggregate_iqm),
+            over_tasks(tasks, stats.aggregate_median),
+            over_tasks(tasks, stats.aggregate_mean),
+            over_tasks(tasks, stats.optimality_gap),
+        ),
+    )
+
+
+_MAKERS = {"student_t": _student_t, "bootstrap": _bootstrap}
+KINDS = tuple(_MAKERS)
 """Names of the kinds of interval, the default first."""
 
 
 def kind_of(name: str, repetitions: int = stats.REPETITIONS, seed: int = 0) -> IntervalKind:
     """Return the kind of interval of that name.
 
+    Args:
+        name: one of ``KINDS``.
+        repetitions: resamples of each bootstrap.
+        seed: of the bootstraps.
+
     Raises:
         TrimtabError: if there is no such kind.
     """
-    made: dict[str, IntervalKind] = {
-        "student_t": StudentT(), "bootstrap": Bootstrap(repetitions, seed),
-    }  # fmt: skip
-    if name not in made:
-        raise TrimtabError(f"leaderboard: intervals={name} is unknown; there are {', '.join(made)}")
-    return made[name]
+    if name not in _MAKERS:
+        known = ", ".join(KINDS)
+        raise TrimtabError(f"leaderboard: intervals={name} is unknown; there are {known}")
+    return _MAKERS[name](repetitions, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work, repeated
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.engines.sync_vector import SyncVectorEnv
 from trimtab.envs.vector import make_vec
@@ -26,17 +27,12 @@ def actions(space: Any, count: int, dtype: Any) -> NDArray[Any]:
     return rng.uniform(space.low, space.high, (256, count, *space.shape)).astype(dtype)
 
 
-def stepping(step: Callable[[NDArray[Any]], Any], chosen: NDArray[Any], steps: int) -> Work:
-    """Return work that takes ``steps`` steps of all copies, going through ``chosen`` actions."""
-    each = len(chosen[0])
-    order = [chosen[number % len(chosen)] for number in range(steps)]
-
-    def work() -> float:
-        for action in order:
-            step(action)
-        return steps * each
-
-    return work
+def stepping(task: str, envs: Any, chosen: NDArray[Any], stage: Stage) -> Work:
+    """Return work that takes steps of all copies, going through ``chosen`` actions."""
+    stage.exits.callback(envs.close)
+    envs.reset()
+    order, count = itertools.cycle(chosen), len(chosen[0])
+    return repeated(lambda: envs.step(next(order)), stage.amount(STEPS[task]) // count or 1, count)
 
 
 def ours(task: str, count: int, make: Callable[..., EpisodeVectorEnv] = make_vec) -> Side:
@@ -44,10 +40,7 @@ def ours(task: str, count: int, make: Callable[..., EpisodeVectorEnv] = make_vec
 
     def side(stage: Stage) -> Work:
         envs = make(f"gym/{TASKS[task]}", count, seed=0)
-        stage.exits.callback(envs.close)
-        envs.reset()
-        chosen = actions(envs.single_action_space, count, np.float32)
-        return stepping(envs.step, chosen, stage.amount(STEPS[task]) // count or 1)
+        return stepping(task, envs, actions(envs.single_action_space, count, np.float32), stage)
 
     return side
 
@@ -57,10 +50,8 @@ def gymnasium_sync(task: str, count: int) -> Side:
 
     def side(stage: Stage) -> Work:
         envs = gymnasium.make_vec(TASKS[task], num_envs=count, vectorization_mode="sync")
-        stage.exits.callback(envs.close)
         envs.reset(seed=0)
-        chosen = actions(envs.single_action_space, count, np.float32)
-        return stepping(envs.step, chosen, stage.amount(STEPS[task]) // count or 1)
+        return stepping(task, envs, actions(envs.single_action_space, count, np.float32), stage)
 
     return side
 
@@ -72,10 +63,8 @@ def envpool(task: str, count: int) -> Side:
         import envpool as pool
 
         envs = pool.make_gymnasium(TASKS[task], num_envs=count, seed=0)
-        stage.exits.callback(envs.close)
-        envs.reset()
-        chosen = actions(envs.action_space, count, envs.action_space.dtype)
-        return stepping(envs.step, chosen, stage.amount(STEPS[task]) // count or 1)
+        space = envs.action_space
+        return stepping(task, envs, actions(space, count, space.dtype), stage)
 
     return side
 

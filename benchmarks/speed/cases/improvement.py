@@ -18,7 +18,7 @@ from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.benchmarks.speed.cases.latency import deciding, diffusion, flow, on_onnx, on_torch
 from trimtab.benchmarks.speed.cases.shared import HIDDEN, OBS_DIM, hopper
 from trimtab.benchmarks.speed.cases.updates import ours
-from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work, repeated
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.types import Rollout
@@ -64,14 +64,8 @@ def dppo(stage: Stage) -> Work:
     algorithm = DPPO(
         improving(diffusion(), ENVS), rollout_steps=steps, batch_size=PAIRS_OF_BATCH, epochs=5
     )
-    data, count = rollout(algorithm, steps), stage.amount(2)
-
-    def work() -> float:
-        for _ in range(count):
-            algorithm.update(data)
-        return count
-
-    return work
+    data = rollout(algorithm, steps)
+    return repeated(lambda: algorithm.update(data), stage.amount(2))
 
 
 def off_policy(make: Callable[[], Algorithm]) -> Side:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.benchmarks.speed.cases.shared import HIDDEN, OBS_DIM, SB3, TASK, hopper
-from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work, repeated
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
@@ -50,13 +50,7 @@ def deciding(make: Callable[[Stage], Act], rows: int, calls_of_turn: int | None 
     def side(stage: Stage) -> Work:
         act, calls = make(stage), stage.amount(calls_of_turn or CALLS[rows])
         obs = np.random.default_rng(0).standard_normal((rows, OBS_DIM), dtype=np.float32)
-
-        def work() -> float:
-            for _ in range(calls):
-                act(obs)
-            return calls * rows
-
-        return work
+        return repeated(lambda: act(obs), calls, rows)
 
     return side
 

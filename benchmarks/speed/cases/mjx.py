@@ -16,7 +16,7 @@ import numpy as np
 
 from trimtab.benchmarks.speed.brax_side import Numbers, train, wrap
 from trimtab.benchmarks.speed.cases.training import ours as our_loop
-from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work, repeated
 from trimtab.envs.registry import get_spec
 from trimtab.envs.vector import make_vec
 
@@ -43,14 +43,8 @@ def ours(copies: int) -> Side:
         envs = make_vec(f"playground/{TASK}", copies, seed=0)
         stage.exits.callback(envs.close)
         envs.reset()
-        actions, steps = chosen(copies)[:, None], stage.amount(STEPS // copies)
-
-        def work() -> float:
-            for _ in range(steps):
-                envs.step(actions)
-            return steps * copies
-
-        return work
+        actions = chosen(copies)[:, None]
+        return repeated(lambda: envs.step(actions), stage.amount(STEPS // copies), copies)
 
     return side
 
@@ -64,16 +58,13 @@ def playground(copies: int) -> Side:
 
         step, actions = jax.jit(env.step), chosen(copies)
         state = jax.jit(env.reset)(jax.random.split(jax.random.PRNGKey(0), copies))
-        steps = stage.amount(STEPS // copies)
 
-        def work() -> float:
+        def act() -> None:
             nonlocal state
-            for _ in range(steps):
-                state = step(state, actions)
-                np.asarray(state.obs), np.asarray(state.reward), np.asarray(state.done)
-            return steps * copies
+            state = step(state, actions)
+            np.asarray(state.obs), np.asarray(state.reward), np.asarray(state.done)
 
-        return work
+        return repeated(act, stage.amount(STEPS // copies), copies)
 
     return side
 

@@ -41,7 +41,7 @@ from trimtab.benchmarks.speed.cases.shared import (
     hopper,
     transitions,
 )
-from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work, repeated
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.types import Statistics
@@ -96,14 +96,7 @@ def ours(make: Callable[[Setup], Algorithm], updates: int, batch: int) -> Side:
     def side(stage: Stage) -> Work:
         algorithm = make(setup())
         source = ReplayBuffer.from_dataset(dataset(), batch_spec=algorithm.batch_spec)
-        count = stage.amount(updates)
-
-        def work() -> float:
-            for _ in range(count):
-                algorithm.update(source.sample(batch))
-            return count
-
-        return work
+        return repeated(lambda: algorithm.update(source.sample(batch)), stage.amount(updates))
 
     return side
 

@@ -15,7 +15,7 @@ from trimtab.benchmarks.speed.cases.shared import (
     fill_sb3,
     filled_replay,
 )
-from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work, repeated
 
 CAPACITY = 1_000_000
 BATCHES = 5_000
@@ -38,14 +38,7 @@ def ours(*, window: int = 1, chunked: bool = False) -> Side:
 
 def sampling(buffer: Any, stage: Stage) -> Work:
     """Return the work of drawing batches from a buffer."""
-    count = stage.amount(BATCHES)
-
-    def work() -> float:
-        for _ in range(count):
-            buffer.sample(BATCH)
-        return count
-
-    return work
+    return repeated(lambda: buffer.sample(BATCH), stage.amount(BATCHES))
 
 
 def sb3(stage: Stage) -> Work:

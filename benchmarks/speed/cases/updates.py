@@ -24,7 +24,7 @@ from trimtab.benchmarks.speed.cases.shared import (
     setup,
     silenced,
 )
-from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work, repeated
 from trimtab.types import Rollout
 
 UPDATES = 400
@@ -50,14 +50,7 @@ def ours(make: Callable[[], Algorithm], *, chunk: int = 1, updates: int = UPDATE
 
     def side(stage: Stage) -> Work:
         algorithm, buffer = make(), filled_replay(STORED, chunk=chunk)
-        count = stage.amount(updates)
-
-        def work() -> float:
-            for _ in range(count):
-                algorithm.update(buffer.sample(BATCH))
-            return count
-
-        return work
+        return repeated(lambda: algorithm.update(buffer.sample(BATCH)), stage.amount(updates))
 
     return side
 
@@ -77,14 +70,9 @@ def sb3(kind: str) -> Side:
         model = silenced(model)
         model.learn(1)  # sets up what train() reads
         fill_sb3(model.replay_buffer)
-        count = stage.amount(UPDATES)
-
-        def work() -> float:
-            for _ in range(count):
-                model.train(gradient_steps=1, batch_size=BATCH)
-            return count
-
-        return work
+        return repeated(
+            lambda: model.train(gradient_steps=1, batch_size=BATCH), stage.amount(UPDATES)
+        )
 
     return side
 
@@ -112,28 +100,15 @@ def our_ppo(stage: Stage) -> Work:
     """Set our PPO up with one rollout, which it learns from again and again."""
     steps = steps_of_rollout(stage)
     algorithm = PPO(setup(ENVS), rollout_steps=steps, batch_size=MINIBATCH)
-    data, count = rollout(steps), stage.amount(2)
-
-    def work() -> float:
-        for _ in range(count):
-            algorithm.update(data)
-        return count
-
-    return work
+    data = rollout(steps)
+    return repeated(lambda: algorithm.update(data), stage.amount(2))
 
 
 def sb3_ppo(stage: Stage) -> Work:
     """Set Stable-Baselines3's PPO up with one rollout that it has gathered itself."""
     model = silenced(make_sb3_ppo(stage))
     model.learn(ENVS * model.n_steps)
-    count = stage.amount(2)
-
-    def work() -> float:
-        for _ in range(count):
-            model.train()
-        return count
-
-    return work
+    return repeated(model.train, stage.amount(2))
 
 
 def make_sb3_ppo(stage: Stage) -> Any:
