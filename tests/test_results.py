@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.board import leaderboard, ranks
@@ -45,6 +46,7 @@ from trimtab.benchmarks.training.folder import inspect_run
 from trimtab.benchmarks.training.rows import collect_episodes
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.constructors import class_of
+from trimtab.benchmarks.training.torch_state import matmul_precision
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 PUBLISHED = sorted(path.parent.name for path in RESULTS.glob("*/episodes.parquet"))
@@ -226,6 +228,27 @@ def test_the_whole_search_s_table_is_recomputed_from_its_rows() -> None:
     made = runpy.run_path(str(RESULTS / "arena" / "whole_search.py"))["table"]()
     page = (RESULTS / "arena" / "README.md").read_text(encoding="utf-8")
     assert textwrap.indent(made, "  ") in page
+
+
+def test_the_table_of_precisions_is_recomputed_from_its_rows() -> None:
+    made = runpy.run_path(str(RESULTS / "precision" / "precision.py"))["table"]()
+    assert made in (RESULTS / "precision" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_products_are_rounded_forward_and_backward_where_a_run_asks_for_it(precision: str) -> None:
+    found = runpy.run_path(str(RESULTS / "precision" / "precision.py"))
+    x, weight, slope = (torch.randn(2, 8, 8) for _ in range(3))
+    weight.requires_grad_()
+    with matmul_precision(precision), found["RoundedProducts"]():
+        value = torch.baddbmm(torch.ones(2, 1, 8), x, weight)
+        (gradient,) = torch.autograd.grad(value, weight, slope)
+    x, rounded, slope = (
+        one.bfloat16().float() if precision == "medium" else one
+        for one in (x, weight.detach(), slope)
+    )
+    assert torch.allclose(value, x @ rounded + 1, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(gradient, x.mT @ slope, rtol=1e-5, atol=1e-6)
 
 
 def test_a_gain_is_the_same_in_the_arena_and_on_the_leaderboard(arena: Arena) -> None:
