@@ -115,17 +115,21 @@ class Contract:
             TrimtabError: if an entry is missing or contradicts another; ``where`` names the file.
         """
         try:
-            history = config.get("history", 1)
+            history, every_tick = config.get("history", 1), config.get("history_of_ticks", False)
+            if not (fits(history, int) and history >= 1):
+                raise TrimtabError(f"history={history!r:.80}: must be a whole number, at least 1")
+            if not isinstance(every_tick, bool):
+                raise TrimtabError(f"history_of_ticks={every_tick!r:.80}: must be true or false")
             parts = _parts(config["inputs"], history)
             noise = config["inputs"]["noise"]["shape"]
             action, rate = config["outputs"]["action"], config["control_rate"]
             _, horizon, action_dim = action["shape"]
             observed = sum(part.size for part in parts.values() if part.given is None)
             given = sum(part.size for part in parts.values() if part.given is not None)
-            ends = [np.asarray(action[end]) for end in ("low", "high")]
-            if any(end.dtype.kind not in "fi" for end in ends):
-                raise TypeError("limits that are no numbers")
-            low, high = inward(*ends)
+            for end in ("low", "high"):  # in an array, true would be 1
+                if not fits([*action[end]], list[float]):
+                    raise TrimtabError(f"action.{end}={action[end]!r:.80}: must be numbers")
+            low, high = inward(*(np.array(action[end], np.float64) for end in ("low", "high")))
             told = [_told(name, config["inputs"][name], part) for name, part in parts.items()]
             contract = cls(
                 obs_dim=history * observed + given,
@@ -140,7 +144,7 @@ class Contract:
                 control_rate=float(rate) if fits(rate, int) else rate,
                 evaluate_deterministic=config["evaluate_deterministic"],
                 tolerance=config.get("tolerance", TOLERANCE),
-                every_tick=config.get("history_of_ticks", False),
+                every_tick=every_tick,
                 obs_names=tuple(name for names, _ in told for name in names),
                 obs_units=tuple(unit for _, units in told for unit in units),
             )

@@ -198,7 +198,9 @@ def test_malformed_golden_rows(
             "evaluate_deterministic=false: must be true or",
             True,
         ),
-        ({"history_of_ticks": 0}, "every_tick=0: must be true or false", True),
+        ({"history_of_ticks": 0}, "history_of_ticks=0: must be true or false", True),
+        ({"history": 0}, "history=0: must be a whole number, at least 1", True),
+        ({"history": "2"}, "history='2': must be a whole number", True),
         ({"chunking": {"act_steps": 2.5}}, "act_steps=2.5: must be a whole number", True),
         ({"inputs": {}}, "no entry 'obs'", True),
         (
@@ -221,6 +223,18 @@ def test_wrong_config_is_refused(
     folder = copy_of("gaussian")
     reseal(folder, config=change)
     refused(folder, word, runtime=runtime)
+
+
+@pytest.mark.parametrize("end", ["low", "high"])
+@pytest.mark.parametrize("wrong", [True, "1", None])
+def test_a_limit_of_an_action_that_is_no_number_is_refused(
+    wrong: Any, end: str, copy_of: BundleOf, reseal: Any
+) -> None:
+    folder = copy_of("gaussian")
+    action = json.loads((folder / "config.json").read_text())["outputs"]["action"]
+    action[end] = [wrong, *action[end][1:]]
+    reseal(folder, config={"outputs": {"action": action}})
+    refused(folder, f"action.{end}=[{wrong!r}", "must be numbers")
 
 
 def test_a_width_that_is_text_is_refused(copy_of: BundleOf, reseal: Any) -> None:
