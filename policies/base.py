@@ -263,5 +263,5 @@ class ComposedPolicy(Policy):
         """Return JSON that nests the configs of the policies within it."""
         described = super().config()
         del described["spec"]
-        parts = {name: one for name, one in self.named_children() if isinstance(one, Policy)}
-        return described | {name: one.config() for name, one in parts.items()}
+        parts = self._modules.items()  # named_children() leaves out one that is there twice
+        return described | {name: one.config() for name, one in parts if isinstance(one, Policy)}

@@ -34,6 +34,7 @@ from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.mixed import MIX, MixedPolicy
+from trimtab.policies.registry import build_policy
 from trimtab.policies.robot.replay import replay
 from trimtab.policies.runtime import NO_LIMITS, load_policy
 from trimtab.policies.serving.codec import pack, unpack
@@ -384,6 +385,13 @@ def test_a_mix_of_diffusion_policies_ends_at_both() -> None:
     obs, noise = drawn((2, 3))
     for weight, end in ((0, one), (1, other)):
         assert torch.equal(mixed({"obs": obs, MIX: numbers([weight] * 12)}, noise), end(obs, noise))
+
+
+def test_a_mix_of_a_policy_with_itself_is_built_again() -> None:
+    one = flow()
+    config = MixedPolicy(one, one).config()
+    assert config["first"] == config["second"] == one.config()
+    assert build_policy(config).config() == config
 
 
 def test_evaluate_takes_them(
