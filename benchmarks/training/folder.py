@@ -50,6 +50,11 @@ _STATE_FIELDS = (
     "evaluation_due",
 )  # fmt: skip
 """Fields of every checkpoint's state."""
+_TOLD: Mapping[str, tuple[type, ...]] = {
+    "identity": (dict,), "env": (dict,), "seed": (int,), "command": (list,), "plugins": (list,),
+    "dataset": (dict, type(None)),
+}  # fmt: skip
+"""Entries of a run's provenance, and their types."""
 
 
 @dataclass(frozen=True)
@@ -322,9 +327,12 @@ def _parse_result(folder: Path) -> dict[str, Any]:
 def _parse_provenance(folder: Path) -> dict[str, Any]:
     value = _object(folder, PROVENANCE, "provenance")
     _check_type(value, "config_hash", (str,), folder / PROVENANCE)
-    for name, kind in (("identity", dict), ("env", dict), ("seed", int)):
+    for name, kinds in _TOLD.items():
         if name in value:  # an early version wrote no identity
-            _check_type(value, name, (kind,), folder / PROVENANCE)
+            _check_type(value, name, kinds, folder / PROVENANCE)
+    for name in ("command", "plugins"):
+        if not all(isinstance(word, str) for word in value.get(name, [])):
+            raise TrimtabError(f"{folder / PROVENANCE} says {name}={json.dumps(value[name])[:40]}")
     return value
 
 

@@ -102,6 +102,19 @@ def test_every_state_is_told(swept: tuple[Path, list[Path]], tmp_path: Path) -> 
     assert "broken" in shown and "result.json lacks env_steps" in shown
 
 
+@pytest.mark.parametrize("wrong", [{"command": 5}, {"command": [5]}, {"plugins": [5]},
+                                   {"dataset": "x"}])  # fmt: skip
+def test_a_run_whose_provenance_is_damaged_is_listed_as_broken(
+    wrong: dict[str, Any], swept: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    shutil.copytree(swept[0], tmp_path / "runs")
+    file = next((tmp_path / "runs").rglob("provenance.json"))
+    file.write_text(json.dumps({**json.loads(file.read_text()), **wrong}))
+    line = listed(file.parent)[str(file.parent)]
+    assert line["state"] == "broken" and "provenance.json is damaged" in line["note"]
+    assert line["command"] is None
+
+
 def test_two_runs_are_compared(swept: tuple[Path, list[Path]], tmp_path: Path) -> None:
     one, two = map(str, swept[1])
     shown = said("runs", "diff", one, two)
