@@ -143,8 +143,8 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT, *, anew: bo
 
     Raises:
         TrimtabError: if it is no such folder, or of another scale than the suite's first; if its
-            rows are not of one suite of ours; or if it is not known what a hash was computed from.
-            Nothing is written then.
+            rows are not of one suite of ours; if a part is to take the place of all committed runs;
+            or if it is not known what a hash was computed from. Nothing is written then.
     """
     if not (folder / "suite.json").is_file():
         raise TrimtabError(f"publish: {folder} is no folder of a suite; run trimtab bench first")
@@ -154,6 +154,10 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT, *, anew: bo
         raise TrimtabError(f"publish: {folder}: its rows are of {', '.join(names)}, not of a suite")
     if " scale=" in latest["command"]:
         raise TrimtabError(f"publish: {folder} is of {latest['command']}; run it without scale=")
+    if anew and " only=" in latest["command"]:
+        raise TrimtabError(
+            f"publish: {folder} is of {latest['command']}, a part of the suite; add it: publish.py add {folder}"
+        )
     place, suite = results / names[0].replace("_", "-"), load_suite(names[0], "runs")
     committed = not anew and (place / FILE_NAME).is_file()
     figure = folder / FIGURE

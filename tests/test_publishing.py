@@ -240,6 +240,15 @@ def test_a_suite_takes_the_place_of_its_committed_runs(place: Place) -> None:
     assert machine == {"processor": processor_kind()}
 
 
+def test_a_part_of_a_suite_does_not_take_the_place_of_its_committed_runs(place: Place) -> None:
+    place.run_again(of_sac())
+    place.made_by("trimtab bench suite=online_parity only='sac*'")
+    before = place.files()
+    with pytest.raises(TrimtabError, match="a part of the suite; add "):
+        place.publish.publish(place.part, place.results, place.project)
+    assert place.files() == before
+
+
 def test_what_cannot_be_published_is_one_line_and_changes_nothing(
     place: Place, root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
