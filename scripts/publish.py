@@ -156,7 +156,8 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT, *, anew: bo
         raise TrimtabError(f"publish: {folder} is of {latest['command']}; run it without scale=")
     if anew and " only=" in latest["command"]:
         raise TrimtabError(
-            f"publish: {folder} is of {latest['command']}, a part of the suite; add it: publish.py add {folder}"
+            f"publish: {folder} is of {latest['command']}, a part of the suite; add it: "
+            f"publish.py add {folder}"
         )
     place, suite = results / names[0].replace("_", "-"), load_suite(names[0], "runs")
     committed = not anew and (place / FILE_NAME).is_file()

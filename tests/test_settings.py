@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import pytest
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.robot.modes import RecedingHorizon
 from trimtab.settings import (
     Bounds,
     CheckedSettings,
@@ -113,3 +115,26 @@ def test_annotations_of_a_user_that_cannot_be_resolved_are_not_checked() -> None
             super().__init__()
 
     assert isinstance(Own(size="any"), Parent)
+
+
+def test_what_no_value_can_be_held_against_is_not_checked() -> None:
+    class OnlyTyped(Protocol):
+        name: str
+
+    class Own(Parent):
+        def __init__(self, *, what: Any = None, named: OnlyTyped | None = None) -> None:
+            super().__init__()
+
+    # The annotations are those of this function, where a user's would be those of a module.
+    Own.__init__.__annotations__ = {"what": Any, "named": OnlyTyped | None}
+    assert isinstance(Own(what=3, named=3), Parent)
+
+
+def test_fields_of_a_users_mode_that_cannot_be_resolved_leave_the_others_checked() -> None:
+    @dataclass
+    class Own(RecedingHorizon):
+        size: Unknown = 3  # type: ignore[name-defined]  # noqa: F821
+
+    assert Own(2, size="any").interval == 2
+    with pytest.raises(TrimtabError, match=r"mode: interval=0: must be at least 1"):
+        Own(0)

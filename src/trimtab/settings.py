@@ -167,15 +167,16 @@ def check_fields(chosen: Any, section: str) -> None:
     Raises:
         TrimtabError: if a value is of another type than its field, or out of bounds.
     """
-    kinds = typing.get_type_hints(type(chosen))
-    bounds = typing.get_type_hints(type(chosen), include_extras=True)
+    kinds, bounds = (
+        next(filter(None, (_hints(one, bounds=bounded) for one in type(chosen).__mro__)), {})
+        for bounded in (False, True)
+    )  # a user's class may have annotations that cannot be resolved
     values = {one.name: getattr(chosen, one.name) for one in fields(chosen) if one.init}
     for name, value in values.items():
-        if not fits(value, kinds[name]):
-            raise TrimtabError(
-                f"{section}: {name}={str(value)[:80]}: must be {_called(kinds[name])}"
-            )
-        _check_bounds(f"{section}: ", name, values, _bounds_in(bounds[name]))
+        kind = kinds.get(name, object)
+        if not fits(value, kind):
+            raise TrimtabError(f"{section}: {name}={str(value)[:80]}: must be {_called(kind)}")
+        _check_bounds(f"{section}: ", name, values, _bounds_in(bounds.get(name)))
 
 
 def _check_bounds(start: str, name: str, values: Mapping[str, Any], bounds: list[Bounds]) -> None:
@@ -228,7 +229,10 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, Integral) and abs(int(value)) < 2**63
     if kind is float:
         return isinstance(value, Real) and not math.isnan(value)
-    return not isinstance(origin or kind, type) or isinstance(value, origin or kind)
+    try:
+        return not isinstance(origin or kind, type) or isinstance(value, origin or kind)
+    except TypeError:  # of Any, and of a protocol that is for type checkers alone
+        return True
 
 
 def _called(kind: Any) -> str:
@@ -270,9 +274,9 @@ def _bounds_in(kind: Any) -> list[Bounds]:
 
 
 @functools.cache  # a run's settings are checked against the same few constructors many times
-def _hints(constructor: types.FunctionType, *, bounds: bool = False) -> dict[str, Any]:
-    """Return a constructor's annotations as types; none if they cannot be resolved."""
+def _hints(annotated: types.FunctionType | type, *, bounds: bool = False) -> dict[str, Any]:
+    """Return a constructor's annotations, or a class's, as types; none if one has no meaning."""
     try:
-        return typing.get_type_hints(constructor, include_extras=bounds)
+        return typing.get_type_hints(annotated, include_extras=bounds)
     except (NameError, AttributeError, TypeError):  # a user's, written for type checkers alone
         return {}
