@@ -203,12 +203,14 @@ class Policy(nn.Module, metaclass=CheckedSettings):
     def config(self) -> dict[str, Any]:
         """Return JSON from which ``trimtab.policies.registry.build_policy`` builds an equal one.
 
-        It has the settings, but for those with their ``neutral`` values.
+        It has the settings, but for those with their ``neutral`` values, where these are defaults.
         """
+        known = keywords_of(type(self))
         settings = {
             name: value
             for name, value in self._keywords.items()
-            if not (name in self.neutral and value == self.neutral[name])
+            if not (name in known and name in self.neutral)
+            or not value == self.neutral[name] == known[name].default
         }
         return {"kind": self.kind, "spec": self.spec.to_json(), **settings}
 

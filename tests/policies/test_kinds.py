@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -107,6 +108,17 @@ def test_wrong_configs_are_said_in_one_line(config: dict[str, Any], words: str) 
     with pytest.raises(TrimtabError, match=words) as caught:
         build_policy(config)
     assert "\n" not in str(caught.value)
+
+
+def test_a_neutral_value_that_is_no_default_is_in_the_config() -> None:
+    class Wider(GaussianPolicy):
+        neutral = MappingProxyType({"std": 0.1})
+
+        def __init__(self, spec: PolicySpec, *, std: float = 0.2) -> None:
+            super().__init__(spec, hidden=(8,), std=std)
+
+    for std in (0.1, 0.2):  # a policy that is built from the config has the same
+        assert Wider(SPEC, std=std).config()["std"] == std
 
 
 # The tanh-Gaussian density.
