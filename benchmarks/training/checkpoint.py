@@ -9,6 +9,7 @@ are in files beside the checkpoints, which ``state.json`` names with their SHA-2
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from trimtab.files import (
     atomic_directory,
     atomic_write_json,
     read_json,
+    reading,
     sha256_file,
     sha256_json,
     to_disk,
@@ -247,8 +249,10 @@ def _read(place: Path) -> tuple[Any, Mapping[str, Any]]:
     advice = remedy(place.parent.parent)
     try:
         document = read_json(place / "state.json", "checkpoint")
-        logs: Mapping[str, Any] = document["logs"]
-        content = {"tree": document["tree"], "logs": logs}
+        content = document["tree"]
+        logs: Mapping[str, Any] = document.get("logs", {})
+        if "logs" in document:  # earlier versions had none
+            content = {"tree": document["tree"], "logs": logs}
         digests = sha256_file(place / "arrays.safetensors"), sha256_json(content)
         if digests != (document["sha256"], document["tree_sha256"]):
             raise TrimtabError(f"{place} was changed since it was written")
@@ -260,8 +264,7 @@ def _read(place: Path) -> tuple[Any, Mapping[str, Any]]:
 
         return unflatten(document["tree"], arrays, read), logs
     except TrimtabError as error:
-        line = str(error).removeprefix("checkpoint: ")
-        raise TrimtabError(f"checkpoint: {line}; {advice}") from error
+        raise TrimtabError(f"checkpoint: {_plainly(error)}; {advice}") from error
     except Exception as error:  # whatever a damaged file makes the readers raise
         raise TrimtabError(f"checkpoint: {place} cannot be read ({error}); {advice}") from error
 
@@ -269,19 +272,45 @@ def _read(place: Path) -> tuple[Any, Mapping[str, Any]]:
 def glance(place: Path) -> dict[str, Any]:
     """Return the plain values of a checkpoint: counters and lists, and None in place of arrays.
 
-    No file of arrays is looked at; :func:`load_checkpoint` compares hashes.
+    Sizes of files are looked at, and no array is read; :func:`load_checkpoint` compares hashes.
 
     Raises:
-        TrimtabError: if its state cannot be read.
+        TrimtabError: if the checkpoint was evidently not left whole.
     """
     document = read_json(place / "state.json", "checkpoint")
     try:
+        _check_sizes(place, document)
         found = _plain(document["tree"])
+    except TrimtabError:
+        raise
     except Exception as error:  # whatever a damaged file makes the readers raise
         raise TrimtabError(f"checkpoint: {place} cannot be read ({error})") from error
     if not isinstance(found, dict):
         raise TrimtabError(f"checkpoint: {place} holds no state of a run")
     return found
+
+
+def _check_sizes(place: Path, document: Mapping[str, Any]) -> None:
+    """Check that files of a checkpoint are there and as long as they say themselves.
+
+    Raises:
+        TrimtabError: naming the one that is not.
+        OSError: if a file is missing.
+    """
+    arrays = place / "arrays.safetensors"
+    with reading(arrays) as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = arrays.stat().st_size
+        header = json.loads(file.read(length)) if 0 < length < size else {}
+    header.pop("__metadata__", None)
+    ends = [entry["data_offsets"][1] for entry in header.values()]
+    if size != 8 + length + max(ends, default=0):
+        raise TrimtabError(f"checkpoint: {arrays} was cut")
+    for log in document.get("logs", {}).values():
+        for segment in segments_of(log):
+            rows = place.parent / _ROWS / segment.file
+            if rows.stat().st_size != segment.size:
+                raise TrimtabError(f"checkpoint: {rows} was cut")
 
 
 def _plain(tree: Mapping[str, Any]) -> Any:
@@ -293,6 +322,11 @@ def _plain(tree: Mapping[str, Any]) -> Any:
         "value": lambda: content,
     }
     return readers.get(kind, lambda: None)()
+
+
+def _plainly(error: TrimtabError) -> str:
+    """Return the words of an error, without the name that all of a checkpoint's errors have."""
+    return str(error).removeprefix("checkpoint: ")
 
 
 def _names_to_disk(folder: Path) -> None:

@@ -174,7 +174,7 @@ def read_log(
         OSError: if one is missing.
     """
     rows, written = int(description["rows"]), int(description["written"])
-    cleared = int(description["cleared"])
+    cleared = int(description.get("cleared", 0))  # an earlier version emptied no ring
     size = min(rows, written - cleared)
     arrays = {name: np.empty((size, *a.shape[1:]), a.dtype) for name, a in tail.items()}
     log = RowLog(arrays, rows, written, int(description["settled"]), cleared)

@@ -63,7 +63,6 @@ def test_its_rows_are_those_of_the_one_judge(
         for name in ("eval_episode", "eval_seed", "success", "length", "metrics"):
             assert getattr(one, name) == getattr(other, name)
         assert type(one.length) is int and one.length == HORIZON
-    assert judge.last == f", {found[1].words}"
     returns = [one.return_ for one in (*expected, *other_noise)]
     assert np.diff(np.sort(returns)).min() > 1e-4 * max(returns)  # so that they tell them apart
 
