@@ -266,7 +266,8 @@ class Collector:
         with self._foreign_code:
             self.envs.load_state_dict(state["envs"])
         self.obs = state["obs"]
-        self.agent.load_state_dict(state["agent"])
+        if "agent" in state:  # a checkpoint of an earlier version has none
+            self.agent.load_state_dict(state["agent"])
         self.episodes = int(state["episodes"])
         self.last_return = float(state["last_return"])
         success = state["last_success"]

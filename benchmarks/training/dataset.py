@@ -92,7 +92,7 @@ def load_expert(config: RunConfig, env: EnvSpec) -> Dataset | None:
     Raises:
         TrimtabError: if it is missing, damaged or large.
     """
-    path = config["expert"]
+    path = config.settings.get("expert")  # runs of an earlier version lack it
     if path is None:
         return None
     given = Path(path).expanduser()

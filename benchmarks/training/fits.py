@@ -90,7 +90,7 @@ def check_uses(config: RunConfig) -> None:
     needed = (needs.required - {"start"}) | start
     used = needed | needs.optional | ({"dataset"} if from_data else set())
     for given in ("base", "dataset", "policy", "oracles", "expert"):
-        value = config[given]
+        value = config.settings.get(given)  # settings that an earlier version saved may lack it
         if given in needed and value is None:
             raise TrimtabError(_missing_message(config, given))
         if given not in used and value is not None:

@@ -111,7 +111,8 @@ class Plan:
     @functools.cached_property
     def oracles(self) -> tuple[Bundle, ...]:
         """Policies that the method may imitate."""
-        return tuple(load_base(path) for path in self.config["oracles"] or ())
+        # Settings that an earlier version saved may lack it.
+        return tuple(load_base(path) for path in self.config.settings.get("oracles") or ())
 
     @functools.cached_property
     def expert(self) -> Dataset | None:

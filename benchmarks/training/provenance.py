@@ -117,9 +117,11 @@ def check_same_start(folder: Path, plan: Plan, *, data: bool = True) -> None:
             f"{folder} was started from another base of the same configuration; "
             "give that one, or choose another out="
         )
+    if not data:
+        return
     had = (found.get("dataset") or {}).get("content_hash")
     have = None if plan.dataset is None else plan.dataset.content_hash
-    if data and had != have:
+    if had != have:
         raise TrimtabError(
             f"{folder} was started with data of content {had}, which is {have} here; go on with "
             "the machine or the files that it was started with, or choose another out="

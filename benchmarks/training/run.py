@@ -473,13 +473,13 @@ class Run:
             self.experience.load_state_dict(state["experience"])
             self.collector.load_state_dict(state["collector"])
         self.metrics.load_state_dict(state["metrics"])
-        self.judge.load_state_dict(state["judge"])
+        self.judge.load_state_dict(state.get("judge"))  # an earlier version saved none
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
-        self.evaluations = list(state["evaluations"])
-        self.trials.episodes = int(state["trial_episodes"])
+        self.evaluations = list(state.get("evaluations", []))
+        self.trials.episodes = int(state.get("trial_episodes", 0))
         set_random_states(self.config["device"], state)
         self.done = [int(units) for units in state["phases"]]
-        self.begun = int(state["begun"])
+        self.begun = int(state.get("begun", 0))  # an earlier version had no phase that begins
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
         self.success_reached, self._saved_at = bool(state["reached"]), self.position
         self.seconds_before = float(state["seconds"])

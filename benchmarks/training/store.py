@@ -347,7 +347,7 @@ def localise(config: RunConfig) -> tuple[RunConfig, BlobStore | None]:
         changes["out"] = str(scratch_of(config["out"]))
     if _is_stored(config["base"]):
         changes["base"] = str(download(config["base"], "base"))
-    if any(map(_is_stored, oracles := config["oracles"] or ())):
+    if any(map(_is_stored, oracles := config.settings.get("oracles") or ())):
         changes["oracles"] = [
             str(download(oracle, "oracles")) if _is_stored(oracle) else oracle for oracle in oracles
         ]

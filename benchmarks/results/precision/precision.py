@@ -6,7 +6,8 @@ any processor: within updates, forward and backward, it rounds the operands of e
 bfloat16. TF32, with which a GPU multiplies at ``high``, keeps 11 bits.
 
 Three methods with three tasks each and five seeds, no more and no fewer, were decided before the
-first run. The clones that DSRL steers come first; the runs then go on where they were stopped::
+first run. The clones that DSRL steers come first; the runs then go on where they were stopped. A
+run that is rounded here has the hash of one with ``medium``, so use an empty working folder::
 
     trimtab bench suite=arena scale=cpu only=push-flow,hoop-flow,blocked-flow seeds=0,1,2,3,4
     python benchmarks/results/precision/precision.py run 0/2   # the first of two shares,
