@@ -12,11 +12,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import scipy  # which imports its parts when they are used; every process that lists tasks is here
 from numpy.typing import NDArray
-from scipy.interpolate import RegularGridInterpolator
-from scipy.ndimage import distance_transform_edt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import dijkstra
 
 from trimtab.envs.families.robotics.goals import FlatGoalEnv
 
@@ -51,7 +48,8 @@ class Ways:
             length = np.full(both.sum(), np.hypot(down, right) / _POINTS)
             edges.append((number[both], beside[both], length))
         first, second, lengths = (np.concatenate(part) for part in zip(*edges, strict=True))
-        self._graph = coo_array((lengths, (first, second)), shape=(free.size, free.size)).tocsr()
+        size = free.size, free.size
+        self._graph = scipy.sparse.coo_array((lengths, (first, second)), shape=size).tocsr()
 
     def to(self, goals: Places) -> Callable[[Places], float]:
         """Return a function of a place ``[2]``: the way in metres to the nearest of ``[G, 2]``.
@@ -62,10 +60,14 @@ class Ways:
         rows = np.abs(self._y[:, None] - goals[:, 1]).argmin(0)
         columns = np.abs(self._x[:, None] - goals[:, 0]).argmin(0)
         starts = np.ravel_multi_index((rows, columns), self._free.shape)
-        length = dijkstra(self._graph, directed=False, indices=starts, min_only=True)
-        nearest = distance_transform_edt(~self._free, return_distances=False, return_indices=True)
+        length = scipy.sparse.csgraph.dijkstra(
+            self._graph, directed=False, indices=starts, min_only=True
+        )
+        nearest = scipy.ndimage.distance_transform_edt(
+            ~self._free, return_distances=False, return_indices=True
+        )
         everywhere = length.reshape(self._free.shape)[tuple(nearest)]
-        at = RegularGridInterpolator((self._y[::-1], self._x), everywhere[::-1])
+        at = scipy.interpolate.RegularGridInterpolator((self._y[::-1], self._x), everywhere[::-1])
         return lambda place: float(at(place[::-1])[0])
 
 
