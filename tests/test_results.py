@@ -46,7 +46,9 @@ from trimtab.benchmarks.training.folder import inspect_run
 from trimtab.benchmarks.training.rows import collect_episodes
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.constructors import class_of
+from trimtab.benchmarks.training.settings.words import quoted
 from trimtab.benchmarks.training.torch_state import matmul_precision
+from trimtab.benchmarks.training.train import train
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 PUBLISHED = sorted(path.parent.name for path in RESULTS.glob("*/episodes.parquet"))
@@ -275,9 +277,7 @@ def test_the_arena_s_scores_are_those_of_its_rows(arena: Arena) -> None:
         assert row.method in arena.controls and contest.frozen is not None
 
 
-def test_the_published_bases_are_those_that_the_arena_started_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_published_bases_are_those_that_the_arena_started_from(tmp_path: Path) -> None:
     bases = RESULTS / "arena" / "bases"
     published = collect_episodes(RESULTS / "arena" / "episodes.parquet").to_pylist()
     known: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -292,11 +292,12 @@ def test_the_published_bases_are_those_that_the_arena_started_from(
 
     # Copied to where the runs go, they are done, and a method starts from them.
     shutil.copytree(bases, tmp_path / "runs")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "suite=arena", "workers=1", "only=blocked-flow-frozen", "seeds=0"])
-    assert ended.value.code == 0
-    found = collect_episodes(Path("runs/suites/arena-part/episodes.parquet")).to_pylist()
+    suite = load_suite("arena", str(tmp_path / "runs"), [0], only=("blocked-flow-frozen",))
+    clone, frozen = suite.jobs
+    base = train(compose_run(clone.overrides)).folder
+    assert (bases / base.relative_to(tmp_path / "runs")).is_dir()  # another one would have trained
+    run = train(compose_run([*frozen.overrides, f"base={quoted(str(base))}"])).folder
+    found = collect_episodes(run / "episodes.parquet").to_pylist()
     again, before = (
         np.mean([row["success"] for row in rows if own.items() <= row.items()])
         for own in [{"env": BLOCKED, "algorithm": "frozen", "policy": "flow", "seed": 0}]
