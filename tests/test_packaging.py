@@ -240,7 +240,7 @@ def read(page: Path, place: Path, files: int) -> str:
 
 
 IN_ONE_PROCESS = r"""
-import contextlib, runpy, subprocess, sys
+import contextlib, os, runpy, subprocess, sys
 from trimtab.benchmarks.cli.main import run
 for line in sys.argv[1:]:
     line, _, file = line.partition(" > ")
@@ -249,7 +249,9 @@ for line in sys.argv[1:]:
     program, *words = read.split("\0")[:-1]
     out = open(file, "w") if file else contextlib.nullcontext(sys.stdout)
     with out as shown, contextlib.redirect_stdout(shown):
-        if program == "trimtab":
+        if program == "export":  # for the processes that follow
+            os.environ.update([words[0].split("=", 1)])
+        elif program == "trimtab":
             assert run(words) == 0, line
         else:
             assert program == "python", line
@@ -259,30 +261,28 @@ for line in sys.argv[1:]:
 """Carries out lines for a shell, in an interpreter that imports everything once."""
 
 
-def followed_in_one_process(page: Path, installed: Path, place: Path, files: int) -> str:
-    """Carry out a page's commands with the wheel alone, in one process; return what it said."""
+def followed(page: Path, installed: Path, place: Path, files: int, *apart: str) -> str:
+    """Carry out a page's commands with the wheel alone, in one process; return what it said.
+
+    Args:
+        page: the document.
+        installed: the wheel's files.
+        place: an empty folder.
+        files: how many files the page has.
+        apart: the page's last line, where it needs a process of its own: a program and its words.
+    """
     lines = read(page, place, files).replace("\\\n", " ").splitlines()
-    return run(
-        sys.executable, "-c", IN_ONE_PROCESS, *filter(None, lines), cwd=place, path=installed
-    )
-
-
-def followed(page: Path, installed: Path, place: Path, files: int) -> str:
-    """Carry out a page's commands with the wheel alone, by a shell; return what it said."""
-    commands = read(page, place, files)
-    (place / "bin").mkdir()
-    for name, words in (("python", ""), ("trimtab", "-m trimtab.benchmarks.cli.main")):
-        script = place / "bin" / name
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-        script.chmod(0o755)
-    search = f"export PATH={place}/bin:$PATH"
-    return run("bash", "-ec", f"{search}\n{commands}", cwd=place, path=installed)
+    lines = [line for line in lines if line]
+    if apart:
+        assert lines.pop() == " ".join(apart)
+    told = run(sys.executable, "-c", IN_ONE_PROCESS, *lines, cwd=place, path=installed)
+    return told + (run(sys.executable, *apart[1:], cwd=place, path=installed) if apart else "")
 
 
 def test_a_suite_of_ones_own_is_planned_run_and_compared(
     installed: Path, root: Path, tmp_path: Path
 ) -> None:
-    told = followed_in_one_process(root / "docs" / "suites.md", installed, tmp_path, 4)
+    told = followed(root / "docs" / "suites.md", installed, tmp_path, 4)
     assert re.search(r"^success: 6 of \d+ attempts \(", told, re.MULTILINE)
     assert "algorithm.noise: 0.02" in told
     assert "4 runs, 400 updates and 0 environment steps" in told
@@ -295,7 +295,7 @@ def test_a_suite_of_ones_own_is_planned_run_and_compared(
 
 
 def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_path: Path) -> None:
-    told = followed_in_one_process(root / "docs" / "own-data.md", installed, tmp_path, 3)
+    told = followed(root / "docs" / "own-data.md", installed, tmp_path, 3)
     errors = dict(re.findall(r"(error|nearest neighbour|mean action) ([\d.]+)", told))
     assert float(errors["error"]) < float(errors["nearest neighbour"])
     assert "observes ['shoulder', 'elbow', 'shoulder_mark', 'elbow_mark'] ['rad', 'rad'" in told
@@ -305,7 +305,8 @@ def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_p
 
 
 def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Path) -> None:
-    told = followed(root / "docs" / "first-hour.md", installed, tmp_path, 6)
+    robot = ("python", "robot.py", "runs/suites/carts/bundle")  # it imports no torch
+    told = followed(root / "docs" / "first-hour.md", installed, tmp_path, 6, *robot)
     assert "no fault found" in told and "smoothed_bc" in told
     (reached,) = re.findall(r"reached the mark in (\d+) of 10 episodes", told)
     assert int(reached) >= 8
