@@ -59,12 +59,22 @@ def test_a_child_of_sac_with_a_new_setting_is_25_lines_and_its_yaml_three(follow
 
 
 SEVERAL = """
-import json, sys
-from trimtab.benchmarks.cli.main import run
+import contextlib, io, json, sys
+from trimtab.benchmarks.cli.main import main
+answers = []
 for words in json.loads(sys.argv[1]):
-    assert run(words) == 0, words
+    told, code = io.StringIO(), 0
+    with contextlib.redirect_stderr(told):
+        try:
+            main(words)
+        except SystemExit as ended:
+            code = ended.code
+    answers.append((code, told.getvalue()))
+print(json.dumps(answers))
 """
-"""Carries out commands one after the other, in an interpreter that imports everything once."""
+"""Carries out commands one after the other, in an interpreter that imports everything once; prints
+the exit code and the standard error of each in the end.
+"""
 
 
 def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -75,21 +85,43 @@ def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_method_is_listed_with_its_paper_and_trains(followed: Path) -> None:
-    listed = ["list", "algorithm", "format=json"]
-    trained = [
-        "train", "algorithm=filtered_bc",
-        "env=robotics/PointMaze-TwoRoutes-v0", "policy=flow", "policy.hidden=[16,16]",
-        "policy.sampling_steps=2", "dataset=two_routes", "dataset.episodes=4", "act_steps=4",
-        "offline_steps=40", "eval_episodes=2",
-    ]  # fmt: skip
-    staged = [
-        "train", "algorithm=goal_best_of", "algorithm.hidden=[8]", "algorithm.batch_size=16",
-        *[word for word in trained[2:] if not word.startswith("act_steps")],
-    ]  # fmt: skip
-    done = run(followed, "-c", SEVERAL, json.dumps([listed, trained, staged]))
+MAZE = ["env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "dataset.episodes=4"]
+CLONED = [
+    *MAZE, "policy=flow", "policy.hidden=[16,16]", "policy.sampling_steps=2", "offline_steps=40",
+    "eval_episodes=2",
+]  # fmt: skip
+RIGHT = [
+    ["list", "algorithm", "format=json"],
+    ["train", "algorithm=filtered_bc", "act_steps=4", *CLONED],
+    ["train", "algorithm=goal_best_of", "algorithm.hidden=[8]", "algorithm.batch_size=16", *CLONED],
+]
+REFUSED = {
+    "relabels goals, a step at a time": [*MAZE, "act_steps=2"],
+    "has none; trimtab list env tag=goal": [
+        "env=gym/Hopper-v5", "dataset=hopper_random", "dataset.steps=100",
+    ],
+    "does not follow from goals alone": [*MAZE, "env_options.reward=sparse", "other_task=true"],
+}  # fmt: skip
+"""Words that the second method refuses, by what it says of them."""
+
+
+@pytest.fixture(scope="module")
+def answers(followed: Path) -> tuple[str, list[tuple[int, str]]]:
+    """What the commands print, and the exit code and the standard error of each."""
+    wrong = ["train", "algorithm=goal_best_of", "policy=flow", "offline_steps=10"]
+    commands = [*RIGHT, *([*wrong, *words] for words in REFUSED.values())]
+    done = run(followed, "-c", SEVERAL, json.dumps(commands))
     assert done.returncode == 0, done.stderr
-    assert "filtered_bc" in done.stdout and "2106.01345" in done.stdout
+    *shown, told = done.stdout.splitlines()
+    return "\n".join(shown), json.loads(told)
+
+
+def test_the_method_is_listed_with_its_paper_and_trains(
+    followed: Path, answers: tuple[str, list[tuple[int, str]]]
+) -> None:
+    shown, told = answers
+    assert [code for code, _ in told[: len(RIGHT)]] == [0] * len(RIGHT), told
+    assert "filtered_bc" in shown and "2106.01345" in shown
     (log,) = followed.glob("runs/**/filtered_bc/**/metrics.jsonl")
     assert '"kept": 0.5' in log.read_text()
     # The second method went through its phases; its bundle holds clone and critic in one graph.
@@ -106,53 +138,11 @@ def test_the_method_is_listed_with_its_paper_and_trains(followed: Path) -> None:
     assert check_bundle(exported)["onnx"] <= 1e-4
 
 
-REFUSED = {
-    "relabels goals, a step at a time": ["act_steps=2"],
-    "has none; trimtab list env tag=goal": [
-        "env=gym/Hopper-v5", "dataset=hopper_random", "dataset.steps=100",
-    ],
-    "does not follow from goals alone": ["env_options.reward=sparse", "other_task=true"],
-}  # fmt: skip
-"""Words that the second method refuses, by what it says of them."""
-
-ANSWERS = """
-import contextlib, io, json, sys
-from trimtab.benchmarks.cli.main import main
-answers = []
-for words in json.loads(sys.argv[1]):
-    told, code = io.StringIO(), 0
-    with contextlib.redirect_stderr(told):
-        try:
-            main(words)
-        except SystemExit as ended:
-            code = ended.code
-    answers.append((code, told.getvalue()))
-print(json.dumps(answers))
-"""
-"""As :data:`SEVERAL`; prints the exit code and the standard error of each command."""
-
-
-@pytest.fixture(scope="module")
-def refusals(followed: Path) -> dict[str, tuple[int, str]]:
-    """The exit code and the standard error of each of :data:`REFUSED`."""
-    task = ["env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "dataset.episodes=4"]
-    commands = [
-        [
-            "train", "algorithm=goal_best_of", "policy=flow", "offline_steps=10",
-            *([] if "gym" in words[0] else task), *words,
-        ]
-        for words in REFUSED.values()
-    ]  # fmt: skip
-    done = run(followed, "-c", ANSWERS, json.dumps(commands))
-    assert done.returncode == 0, done.stderr
-    return dict(zip(REFUSED, json.loads(done.stdout), strict=True))
-
-
 @pytest.mark.parametrize("told", REFUSED)
 def test_a_method_with_goals_refuses_what_has_none(
-    told: str, refusals: dict[str, tuple[int, str]]
+    told: str, answers: tuple[str, list[tuple[int, str]]]
 ) -> None:
-    code, shown = refusals[told]
+    code, shown = answers[1][len(RIGHT) + list(REFUSED).index(told)]
     assert code == 2 and told in shown, shown
 
 
@@ -241,6 +231,8 @@ def test_ones_own_robot_is_listed_and_trains(root: Path, robot: Path) -> None:
     ]  # fmt: skip
     done = run_with_robot(root, robot, "-c", SEVERAL, json.dumps([listed, trained]))
     assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert [code for code, _ in told] == [0, 0], told
     assert '"my_robot/Reach-v0"' in done.stdout
 
 
