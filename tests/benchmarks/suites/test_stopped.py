@@ -68,8 +68,9 @@ def recorders_record(runs: Path, word: str) -> bool:
     return bool(list(runs.glob("datasets/*/blocks")))
 
 
-def two_train(runs: Path, word: str) -> bool:
-    return len(list(runs.rglob("metrics.jsonl"))) == 2
+def train(count: int) -> Moment:
+    """So many runs train."""
+    return lambda runs, word: len(list(runs.rglob("metrics.jsonl"))) == count
 
 
 def stopped(
@@ -133,19 +134,20 @@ def test_ctrl_c_while_workers_start_is_one_line(slow: str, tmp_path: Path) -> No
     assert told.splitlines()[-1].startswith("trimtab: interrupted") and "Traceback" not in told
 
 
-@pytest.mark.parametrize("group", [False, True])
+# Either the suite tells every worker, or each of the group hears of it itself.
+@pytest.mark.parametrize(("group", "workers"), [(False, 2), (True, 1)])
 def test_a_suite_told_to_end_while_it_trains_saves_its_runs(
-    group: bool, slow: str, tmp_path: Path
+    group: bool, workers: int, slow: str, tmp_path: Path
 ) -> None:
     few = (tmp_path / "slow.yaml").read_text().replace("episodes=40", "episodes=4")
     (tmp_path / "slow.yaml").write_text(few)  # recorded here and at once: no recorders start
-    words = ["bench", slow, "workers=2"]
-    code, told = stopped(words, two_train, tmp_path, group=group)
+    words = ["bench", slow, f"workers={workers}"]
+    code, told = stopped(words, train(workers), tmp_path, group=group)
     assert code == 143, told
     assert told.splitlines()[-1].startswith("trimtab: stopped") and GOES_ON in told
     assert "Traceback" not in told and "Error" not in told
     folders = [path.parent for path in tmp_path.rglob("provenance.json")]
-    assert len(folders) == 2  # the third was not started
+    assert len(folders) == workers  # the next one was not started
     for folder in folders:
         assert load_checkpoint(folder / "checkpoint") is not None
 
