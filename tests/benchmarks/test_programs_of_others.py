@@ -26,6 +26,7 @@ from hydra.version import VersionBase
 
 import trimtab
 from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.benchmarks.cli.main import main
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
@@ -337,7 +338,7 @@ def carried_out(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_but_json_reaches_standard_output(
-    loud: Path, monkeypatch: pytest.MonkeyPatch
+    loud: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(loud)
     id = "gymnasium:loud:Loud-v0"
@@ -348,5 +349,8 @@ def test_nothing_but_json_reaches_standard_output(
         assert done.returncode == 0 and json.loads(done.stdout), done.stderr
         for way in ("print", "kept", "number", "C's buffer", "a child"):
             assert done.stderr.count(way) > 1
-    wrong = carried_out(loud, "evaluate", "policy=nowhere", "format=json")
-    assert wrong.returncode == 2 and wrong.stdout == "" and wrong.stderr.startswith("trimtab: ")
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", "policy=nowhere", "format=json"])
+    shown = capfd.readouterr()
+    assert ended.value.code == 2 and shown.out == "" and shown.err.startswith("trimtab: ")
