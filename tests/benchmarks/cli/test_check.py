@@ -99,7 +99,7 @@ def test_actions_of_another_shape_are_laid_flat(toys: ModuleType) -> None:
     np.testing.assert_array_equal(one.step(action)[0], other.step(action)[0])
 
 
-@pytest.mark.parametrize(("low", "high"), [(-0.3, 0.7), (-1 / 3, 1.1), (1e6 + 0.1, 1e6 + 0.3)])
+@pytest.mark.parametrize(("low", "high"), [(-0.3, 0.7), (1e6 + 0.1, 1e6 + 0.3)])
 def test_limits_that_float32_has_not_are_kept(
     low: float, high: float, toys: ModuleType, tmp_path: Path
 ) -> None:
