@@ -188,7 +188,7 @@ def test_an_export_takes_settings_of_acting(tiny: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("given", [str, Path, lambda run: TrainedRun(run, {}, True)])
+@pytest.mark.parametrize("given", [str, lambda run: TrainedRun(run, {}, True)])
 def test_a_run_is_exported_and_opened(
     from_words: Path, given: Callable[[Path], Any], tmp_path: Path
 ) -> None:
