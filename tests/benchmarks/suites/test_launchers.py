@@ -28,9 +28,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def here(tiny_suite: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the suite finds in processes of this machine."""
+    """What the suite finds in a process of this machine."""
     folder = tmp_path_factory.mktemp("here")
-    tiny_suite.bench(folder, "workers=2")
+    tiny_suite.bench(folder, "workers=1")
     return tiny_suite.found(folder)
 
 
@@ -110,7 +110,7 @@ def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
 ) -> None:
     """Its runs go to an address."""
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
-    words = ["workers=2", f"runs=file://{tmp_path}/there"]
+    words = ["workers=1", f"runs=file://{tmp_path}/there"]
     tiny_suite.write(tmp_path)
     command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=tiny.yaml"]
     process = subprocess.Popen(
