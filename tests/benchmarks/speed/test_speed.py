@@ -288,8 +288,7 @@ def test_every_row_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # With two threads a side would wait for a core that another test has.
     monkeypatch.setattr(speed, "cores", lambda: 1)
     # JAX compiles for minutes for the others of MJX, which differ from this one by a number, and
-    # for Brax's PPO; and for a minute for the cheetah, whose place the smallest task takes. Programs
-    # that are not optimized take half as long to compile.
+    # for Brax's PPO; and for a minute for the cheetah, whose place the smallest task takes.
     monkeypatch.setattr(mjx, "TASK", "PendulumSwingup")
     pairs = [one for one in speed.all_pairs() if one.group != "mjx" or one.name == "mjx_64"]
     # The row of robosuite, whose arithmetic is compiled in both processes, has a quicker task.
