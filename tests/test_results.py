@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 
@@ -38,7 +40,6 @@ from trimtab.benchmarks.board.modes import CONTROL, read_modes
 from trimtab.benchmarks.board.modes import to_markdown as modes_markdown
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.stats import Array, Interval
-from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.speed.measure import Row, all_pairs
 from trimtab.benchmarks.speed.report import markdown
 from trimtab.benchmarks.suites.suite import load_suite
@@ -192,12 +193,17 @@ def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def arena() -> Arena:
+def arena_rows() -> pa.Table:
+    """The arena's committed rows."""
+    return collect_episodes(RESULTS / "arena" / "episodes.parquet")
+
+
+@pytest.fixture(scope="module")
+def arena(arena_rows: pa.Table) -> Arena:
     """The arena's tables, from its committed rows and records."""
-    place = RESULTS / "arena"
     controls = load_suite("arena", "runs").controls
-    records = json.loads((place / "runs.json").read_text())
-    return arena_table(collect_episodes(place / "episodes.parquet"), records, controls)
+    records = json.loads((RESULTS / "arena" / "runs.json").read_text())
+    return arena_table(arena_rows, records, controls)
 
 
 def test_the_arena_s_tables_are_recomputed_from_its_rows(arena: Arena, tmp_path: Path) -> None:
@@ -266,8 +272,8 @@ def test_a_gain_is_the_same_in_the_arena_and_on_the_leaderboard(arena: Arena) ->
     assert compared > 150 and uneven > 50
 
 
-def test_the_arena_s_scores_are_those_of_its_rows(arena: Arena) -> None:
-    rows = collect_episodes(RESULTS / "arena" / "episodes.parquet").to_pylist()
+def test_the_arena_s_scores_are_those_of_its_rows(arena: Arena, arena_rows: pa.Table) -> None:
+    rows = arena_rows.filter(pc.equal(arena_rows["env"], DOORS)).to_pylist()
     doors = [contest for contest in arena.contests if contest.task == "doors"]
     assert {contest.base for contest in doors} == {"flow", "diffusion"}
     for contest in doors:
@@ -277,9 +283,12 @@ def test_the_arena_s_scores_are_those_of_its_rows(arena: Arena) -> None:
         assert row.method in arena.controls and contest.frozen is not None
 
 
-def test_the_published_bases_are_those_that_the_arena_started_from(tmp_path: Path) -> None:
+def test_the_published_bases_are_those_that_the_arena_started_from(
+    arena_rows: pa.Table, tmp_path: Path
+) -> None:
     bases = RESULTS / "arena" / "bases"
-    published = collect_episodes(RESULTS / "arena" / "episodes.parquet").to_pylist()
+    chosen = pc.is_in(arena_rows["algorithm"], pa.array(["bc", "frozen"]))
+    published = arena_rows.filter(chosen).to_pylist()
     known: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in published:
         known.setdefault((row["config_hash"], row["seed"]), []).append(row)
