@@ -62,16 +62,17 @@ def test_the_example_is_installed_and_its_suite_runs(root: Path, tmp_path: Path)
         tmp_path, target,
         ["list", "algorithm", "format=json"],
         ["check", "env=my_lab/Cart-v0"],
-        ["bench", "suite=carts", "workers=1"],
+        ["bench", "suite=carts", "workers=1", "only=smoothed"],
     )  # fmt: skip
     methods = {row["algorithm"]: row for row in json.loads(told[: told.index("\n]") + 2])}
     assert methods["smoothed_bc"]["family"] == "own" and methods["smoothed_bc"]["paper"] == "–"
     assert methods["bc"]["family"] == "offline"
-    suite = tmp_path / "runs" / "suites" / "carts"
+    suite = tmp_path / "runs" / "suites" / "carts-part"
     board = json.loads((suite / "leaderboard.json").read_text())
     assert board["versions"]["my_lab"] == "0.3.0"
     rows = read_episodes(suite / "episodes.parquet").to_pylist()
-    scores = [row["success"] for row in rows if row["algorithm"] == "smoothed_bc"]
+    assert {row["algorithm"] for row in rows} == {"smoothed_bc"}
+    scores = [row["success"] for row in rows]
     assert len(scores) == 40 and sum(scores) / 40 > 0.8  # it has really learned to push
     provenance = next((tmp_path / "runs" / "my_lab" / "Cart-v0" / "smoothed_bc").rglob("prov*"))
     document = json.loads(provenance.read_text())
