@@ -1,4 +1,4 @@
-"""The suites of data at toy size, carried out whole: runs, leaderboard and tables."""
+"""The suites of data at toy size, two methods of each: runs, leaderboard and tables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.errors import TrimtabError
 
 
-def carried_out(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def carried_out(name: str, only: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(place)
     with pytest.raises(SystemExit) as ended:
-        main(["bench", f"suite={name}", "scale=ci", "workers=1"])
+        main(["bench", f"suite={name}", "scale=ci", f"only={only}", "workers=1"])
     assert not ended.value.code
-    return place / "runs" / "suites" / f"{name}-ci"
+    return place / "runs" / "suites" / f"{name}-ci-part"
 
 
 def lines_of(path: Path) -> dict[str, dict[str, str]]:
@@ -30,9 +30,9 @@ def lines_of(path: Path) -> dict[str, dict[str, str]]:
 
 
 def test_offline_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = carried_out("offline", tmp_path, monkeypatch)
+    folder = carried_out("offline", "*-td3_bc,*-rebrac*", tmp_path, monkeypatch)
     rows = read_episodes(folder / "episodes.parquet")
-    assert {*rows["algorithm"].to_pylist()} == {"td3_bc", "iql", "cql", "rebrac"}
+    assert {*rows["algorithm"].to_pylist()} == {"td3_bc", "rebrac"}
     # No method has learned from anything but the data: the judge's episodes are not theirs.
     assert {*rows["env_steps"].to_pylist()} == {0}
     for path in (tmp_path / "runs").rglob("result.json"):
@@ -40,18 +40,18 @@ def test_offline_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = lines_of(folder / "budgeted.csv")
     candidates = {name.partition(" ")[0]: line["candidates"] for name, line in found.items()}
     # One setting and two seeds, and twice as many where its authors have a setting for this data.
-    assert candidates == {"td3_bc": "2", "iql": "2", "cql": "2", "rebrac": "4"}
+    assert candidates == {"td3_bc": "2", "rebrac": "4"}
     assert "# Budgeted scores" in (folder / "budgeted.md").read_text()
     assert "trimtab-v0, last" in (folder / "normalised.md").read_text()
     # One setting for all data in one table, that of its authors for this data in the other.
-    assert {*lines_of(folder / "normalised.csv")} == {"td3_bc", "iql", "cql", "rebrac"}
-    assert {*lines_of(folder / "published.csv")} == {"td3_bc", "iql", "cql", "rebrac~published"}
+    assert {*lines_of(folder / "normalised.csv")} == {"td3_bc", "rebrac"}
+    assert {*lines_of(folder / "published.csv")} == {"td3_bc", "rebrac~published"}
 
 
 def test_offline_to_online_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = carried_out("offline_to_online", tmp_path, monkeypatch)
+    folder = carried_out("offline_to_online", "*-td3_bc,*-cal_ql", tmp_path, monkeypatch)
     found = lines_of(folder / "switch.csv")
-    assert {*found} == {"td3_bc", "iql", "cal_ql"}
+    assert {*found} == {"td3_bc", "cal_ql"}
     assert {line["seeds"] for line in found.values()} == {"2"}
     assert all(float(line["drop"]) <= 0 for line in found.values())
     steps = {*read_episodes(folder / "episodes.parquet")["env_steps"].to_pylist()}
