@@ -1,6 +1,6 @@
 """The command line as a user meets it: by words, output and exit code.
 
-The first words of each kind are carried out in a process of its own. What follows on them is
+An evaluation is carried out in a process of its own and here, with the same output. All else is
 carried out here, because an interpreter takes longer to import what it needs than to do the work.
 """
 
@@ -65,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clone(place: Path) -> Path:
-    done = trimtab(*SMALL_CLONE, cwd=place)
+    done = trimtab_here(*SMALL_CLONE, cwd=place)
     assert done.returncode == 0, done.stderr
     (folder,) = (path.parent for path in place.glob("runs/**/result.json"))
     return folder
