@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -225,8 +226,24 @@ def point_maze_of(cells: MazeMap, *, render: bool, ends: bool = True) -> Any:
     """
     from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
+    class Unseen(PointMazeEnv):  # type: ignore[misc]
+        """A maze without its sky: a picture of 800 by 4800 pixels, which takes most of its time."""
+
+        @property
+        def tmp_xml_file_path(self) -> str:
+            return str(self._model_path)
+
+        @tmp_xml_file_path.setter
+        def tmp_xml_file_path(self, path: str) -> None:
+            self._model_path = path
+            model = ElementTree.parse(path)
+            for assets in model.iter("asset"):
+                for sky in assets.findall("texture[@type='skybox']"):
+                    assets.remove(sky)
+            model.write(path)
+
     with private_temporary_files():
-        env = PointMazeEnv(
+        env = (PointMazeEnv if render else Unseen)(
             maze_map=[list(row) for row in cells],
             reward_type="sparse",
             continuing_task=not ends,
