@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from trimtab.algorithms.phases import Phase
-from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.training import run as loop
 from trimtab.benchmarks.training import segments
 from trimtab.benchmarks.training.rows import read_episodes
@@ -22,8 +21,7 @@ from trimtab.types import Batch, Rollout
 
 RUNS = {
     "gorl": "policy=flow",
-    "gorl policy=diffusion": "policy=diffusion policy.train_steps=4",
-    "gorl_sac": "policy=flow",
+    "gorl_sac": "policy=diffusion policy.train_steps=4",
 }
 
 
@@ -95,8 +93,6 @@ def test_killed_in_each_phase_it_goes_on_to_the_same_bits(
     # Where a process ended as soon as a phase had begun and before it was saved, it begins again.
     assert [phase.name for phase, _, _ in begun] == [phase.name for phase in phases]
     assert outcome(killed) == outcome(whole)
-    export_bundle(killed, tmp_path / "bundle")  # replays its golden rows
-    assert (tmp_path / "bundle" / "policy.onnx").is_file()
 
 
 def test_after_a_refit_the_ring_is_empty_and_all_that_is_drawn_is_new(
