@@ -179,9 +179,9 @@ def test_likelihood_is_that_of_torch() -> None:
     assert (found - normal).abs().min() > 1e-3, "the squashing counts"
 
 
-@pytest.mark.parametrize("components", [1, 4])
-def test_one_graph_holds_the_improvement(components: int) -> None:
-    policy = made(components, (0.5, 1.0))
+def test_one_graph_holds_the_improvement() -> None:
+    """That of one component is exported in ``tests/policies``, as every kind is."""
+    policy = made(4, (0.5, 1.0))
     session = onnxruntime.InferenceSession(export_onnx(policy, {}))
     obs = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
     (found,) = session.run(None, {"obs": obs, "noise": np.zeros((50, 0), np.float32)})
