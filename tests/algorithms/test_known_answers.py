@@ -234,6 +234,9 @@ ON_POLICY: dict[str, Any] = {
     "post_critic": False,  # beside a second critic, the first one alone is no value
     "value_hidden": [32],
     "value_rows": 4096,
+    # Coins push, so how a method would act changes no value.
+    "behaviour_epochs": 1,
+    "sampling_steps": 4,
 }
 
 
