@@ -38,7 +38,9 @@ def shared_contract(id: str) -> str:
 
 TRACED = [id for id, task in list_tasks().items() if "mjx" in task.tags and id not in COMPILED]
 SHARING = [id for id in list_envs() if shared_contract(id) != id]
-# A scene takes seconds to make: its numbered tasks, and its other horizons and rewards, are played
-# with --every-task alone. ``test_robosuite.py`` tests these horizons and rewards.
-PLAYED = [id for id in SHARING if not re.search(r"-task\d|-DPPO$|-DSRL$", id)]
+# A scene takes seconds to make: OGBench's numbered tasks, its larger scenes with a fixed goal and
+# robosuite's other scenes, horizons and rewards are played with --every-task alone. A goal is fixed
+# alike in every scene, and ``test_robosuite.py`` holds robosuite's to robosuite itself.
+_UNPLAYED = r"-task\d|^robosuite/|-(giant|large|teleport|double|triple|quadruple|octuple|4x\d)-single"
+PLAYED = [id for id in SHARING if not re.search(_UNPLAYED, id)]
 WHOLE = [id for id in list_envs() if id not in {*TRACED, *SHARING}]

@@ -2,8 +2,8 @@
 
 Tasks that differ in a number, a reward or the things of their scene share one full contract: one
 of them keeps it, and of the others their spec, their seeds and their first steps are tested, but
-for OGBench's numbered tasks and robosuite's other horizons. A task of Playground takes half a
-minute to compile, so one is compiled here; ``test_traced.py`` has the others.
+for those that ``tasks.py`` leaves out. A task of Playground takes half a minute to compile, so one
+is compiled here; ``test_traced.py`` has the others.
 ``pytest tests/envs/test_contract.py --every-task`` holds every task to the whole contract.
 """
 
