@@ -22,10 +22,11 @@ of an action is how much nearer it brings the ball (``nearer.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
+import gymnasium
 import numpy as np
 
 from trimtab.envs.core.private_files import private_temporary_files
@@ -224,7 +225,23 @@ def point_maze_of(cells: MazeMap, *, render: bool, ends: bool = True) -> Any:
         render: whether pictures are wanted.
         ends: whether an episode ends at the goal.
     """
+    with private_temporary_files():
+        env = _point_maze(render)(
+            maze_map=[list(row) for row in cells],
+            reward_type="sparse",
+            continuing_task=not ends,
+            render_mode="rgb_array" if render else None,
+        )
+    env.position_noise_range = _OWN_NOISE
+    return env
+
+
+def _point_maze(render: bool) -> Callable[..., Any]:
+    """Return Gymnasium-Robotics' class, or without pictures one that is faster made."""
     from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
+
+    if render:
+        return PointMazeEnv
 
     class Unseen(PointMazeEnv):  # type: ignore[misc]
         """A maze without its sky: a picture of 800 by 4800 pixels, which takes most of its time."""
@@ -242,22 +259,17 @@ def point_maze_of(cells: MazeMap, *, render: bool, ends: bool = True) -> Any:
                     assets.remove(sky)
             model.write(path)
 
-    with private_temporary_files():
-        env = (PointMazeEnv if render else Unseen)(
-            maze_map=[list(row) for row in cells],
-            reward_type="sparse",
-            continuing_task=not ends,
-            render_mode="rgb_array" if render else None,
-        )
-    env.position_noise_range = _OWN_NOISE
-    return env
+    return Unseen
 
 
 def build_point_maze(task: str, *, render: bool) -> RawEnv:
     """Build one of Gymnasium-Robotics' point mazes."""
     with quiet():
         with private_temporary_files():
-            env = registered(task, render=render)
+            import gymnasium_robotics  # noqa: F401  (registers its tasks)
+
+            mode = "rgb_array" if render else None
+            env = _point_maze(render)(**gymnasium.spec(task).kwargs, render_mode=mode)
         return FlatGoalEnv(env, achieved_at=0, frame_skip=env.point_env.frame_skip)
 
 
