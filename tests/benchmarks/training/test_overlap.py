@@ -212,13 +212,12 @@ def test_an_error_of_the_simulator_is_one_line_that_says_where(
         begun(envs, actions)
 
     killed_at_last.count = 0  # type: ignore[attr-defined]
-    with monkeypatch.context() as patch, pytest.raises(TrimtabError) as error:
-        patch.setattr(ProcessVectorEnv, "begin_step", killed_at_last)
+    monkeypatch.setattr(ProcessVectorEnv, "begin_step", killed_at_last)
+    with pytest.raises(TrimtabError) as error:
         train(compose_run(words_of(tiny, tmp_path)))
     line = str(error.value)
     assert ": at update " in line and "ended (killed by signal 9)" in line and "\n" not in line
     assert "the last good state is in" in line
-    assert train(compose_run(words_of(tiny, tmp_path))).summary["env_steps"] >= 320
 
 
 @pytest.mark.parametrize(
