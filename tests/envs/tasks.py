@@ -41,6 +41,7 @@ SHARING = [id for id in list_envs() if shared_contract(id) != id]
 # A scene takes seconds to make: OGBench's numbered tasks, its larger scenes with a fixed goal and
 # robosuite's other scenes, horizons and rewards are played with --every-task alone. A goal is fixed
 # alike in every scene, and ``test_robosuite.py`` holds robosuite's to robosuite itself.
-_UNPLAYED = r"-task\d|^robosuite/|-(giant|large|teleport|double|triple|quadruple|octuple|4x\d)-single"
+_LARGER = "giant|large|teleport|double|triple|quadruple|octuple|4x."
+_UNPLAYED = rf"-task\d|^robosuite/|-({_LARGER})-singletask"
 PLAYED = [id for id in SHARING if not re.search(_UNPLAYED, id)]
 WHOLE = [id for id in list_envs() if id not in {*TRACED, *SHARING}]

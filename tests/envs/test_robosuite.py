@@ -18,6 +18,8 @@ from trimtab.envs.registry import get_spec, list_tasks, make
 
 TASKS = {id: task for id, task in list_tasks().items() if id.startswith("robosuite/")}
 ONE_ARM = ["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos"]
+SIZES = {"Lift": 19, "PickPlaceCan": 23, "NutAssemblySquare": 23, "TwoArmTransport": 59}
+"""Numbers of an observation, as robomimic has them."""
 TWO_ARMS = [*ONE_ARM, "robot1_eef_pos", "robot1_eef_quat", "robot1_gripper_qpos"]
 
 
@@ -49,7 +51,7 @@ def test_robosuite_is_robosuite(scene: str, as_published: Callable[[str], None])
     other, _ = ours.reset(seed=seed + 1)
     ours.step(np.ones(ours.action_space.shape, np.float32))
     obs, _ = ours.reset(seed=seed)
-    assert (obs != other).any()
+    assert (obs != other).any() and obs.shape == (SIZES.get(scene, len(obs)),)
     keys = [*(TWO_ARMS if arms == 2 else ONE_ARM), "object-state"]  # robomimic's order
     actions = np.random.default_rng(0).uniform(-1, 1, (3, 7 * arms)).astype(np.float32)
     for action in actions:
@@ -81,19 +83,14 @@ def test_cube_is_lifted(task: str, offset: float) -> None:
 
 
 def test_specs_are_those_of_robomimic() -> None:
-    sizes = {"Lift": 19, "PickPlaceCan": 23, "NutAssemblySquare": 23, "TwoArmTransport": 59}
     papers = {"Lift": 300, "PickPlaceCan": 300, "NutAssemblySquare": 400, "TwoArmTransport": 800}
     for scene, steps in papers.items():
         for ending in ("-DPPO", "-DSRL"):
             assert TASKS[f"robosuite/{scene}{ending}"].horizon == steps
     spec = get_spec("robosuite/PickPlaceCan")
-    assert (spec.obs_dim, spec.action_dim) == (sizes["PickPlaceCan"], 7)
+    assert (spec.obs_dim, spec.action_dim) == (SIZES["PickPlaceCan"], 7)
     assert spec.control_rate == 20.0 and spec.physics["frame_skip"] == 25
     assert (spec.action_low, spec.action_high) == ((-1.0,) * 7, (1.0,) * 7)
-    two_arms = make("robosuite/TwoArmTransport-DPPO")
-    assert two_arms.observation_space.shape == (sizes["TwoArmTransport"],)
-    assert two_arms.action_space.shape == (14,)
-    assert make("robosuite/Lift").observation_space.shape == (sizes["Lift"],)
 
 
 @pytest.mark.parametrize(("folder", "kept"), [("numba", True), ("", False), (None, False)])
