@@ -53,7 +53,7 @@ def _fitted(policy: Policy) -> Policy:
 
 
 def _steered() -> Policy:
-    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=4))
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
     return LatentPolicy(TanhGaussianPolicy(latent_spec(base, 1.5), **SMALL), base)
 
 
@@ -64,8 +64,8 @@ def _ticket() -> Policy:
 
 
 def _tuned(sampler: str) -> Policy:
-    base = DiffusionPolicy(SPEC, **SMALL, sampler=sampler, sampling_steps=4, train_steps=4)
-    policy = TunedDiffusionPolicy(_fitted(base), tuned_steps=3)
+    base = DiffusionPolicy(SPEC, **SMALL, sampler=sampler, sampling_steps=3, train_steps=3)
+    policy = TunedDiffusionPolicy(_fitted(base), tuned_steps=2)
     with torch.no_grad():
         for weight in policy.tuned.parameters():
             weight.add_(0.03 * torch.randn_like(weight))
@@ -73,7 +73,7 @@ def _tuned(sampler: str) -> Policy:
 
 
 def _controlled() -> Policy:
-    policy = ControlledDiffusionPolicy(SPEC, **SMALL, steps=3)
+    policy = ControlledDiffusionPolicy(SPEC, **SMALL, steps=2)
     with torch.no_grad():
         for weight in policy.parameters():  # which begin so small that nothing is controlled
             weight.add_(0.1 * torch.randn_like(weight))
@@ -144,7 +144,7 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
                                             train_steps=4)),
     "stochastic_flow": lambda: StochasticFlowPolicy(
-        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=3)), level=0.3
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), level=0.3
     ),
     "tuned_diffusion": lambda: _tuned("ddim"),
     "tuned_ddpm": lambda: _tuned("ddpm"),
@@ -156,7 +156,7 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
         SPEC, hidden=(8,), groups=4, step_dim=8, past=1, train_steps=3, sampling_steps=3,
         beta_schedule="linear",  # which magnifies no last bits
     )),
-    "guided_flow": lambda: _fitted(GuidedFlowPolicy(SPEC, **SMALL, sampling_steps=3)),
+    "guided_flow": lambda: _fitted(GuidedFlowPolicy(SPEC, **SMALL, sampling_steps=2)),
 }  # fmt: skip
 
 
