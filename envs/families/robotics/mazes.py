@@ -22,7 +22,7 @@ of an action is how much nearer it brings the ball (``nearer.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
@@ -236,7 +236,7 @@ def point_maze_of(cells: MazeMap, *, render: bool, ends: bool = True) -> Any:
     return env
 
 
-def _point_maze(render: bool) -> Callable[..., Any]:
+def _point_maze(render: bool) -> Any:
     """Return Gymnasium-Robotics' class, or without pictures one that is faster made."""
     from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
