@@ -12,7 +12,7 @@ run that is rounded here has the hash of one with ``medium``, so use an empty wo
     trimtab bench suite=arena scale=cpu only=push-flow,hoop-flow,blocked-flow seeds=0,1,2,3,4
     python benchmarks/results/precision/precision.py run 0/2   # the first of two shares,
     python benchmarks/results/precision/precision.py run 1/2   # and the second, beside it
-    python benchmarks/results/precision/precision.py rows 6    # of the first six tasks
+    python benchmarks/results/precision/precision.py rows 9    # of the nine tasks
     python benchmarks/results/precision/precision.py           # table and figure of curves.parquet
 """
 
