@@ -38,7 +38,6 @@ SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2} |
     "critic_hidden": [16, 16],
     "target_every": 3,
     "behaviour_epochs": 2,
-    "sampling_steps": 4,
 }
 # What they do looks at numbers by its nature, so that it cannot run where there are none.
 LOOKS = {
