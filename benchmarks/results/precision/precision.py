@@ -151,6 +151,19 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def of_dsrl() -> str:
+    """Return the paired differences of success over DSRL's three tasks together."""
+    curves = read_curves()
+    found = curves[curves.method == "DSRL-SAC"]
+    wide = found.pivot_table("success", ["task", "seed", "evaluation"], "precision")
+    change = (wide["medium"] - wide["highest"]).groupby(["task", "seed"])
+    said = []
+    for each in (change.last(), change.mean()):
+        one = contest_interval([paired(task.to_numpy()) for _, task in each.groupby("task")])
+        said.append(f"{one.value:+.2f} [{one.low:+.2f}, {one.high:+.2f}]")
+    return f"DSRL's tasks together: {said[0]} at the end, {said[1]} over the curve\n"
+
+
 def draw() -> None:
     """Draw a panel a task: a thin line a seed, a thick one their mean."""
     mpl.use("Agg")
@@ -189,7 +202,7 @@ def main(words: list[str]) -> None:
         rows(int(words[1])).to_parquet(CURVES, index=False)
     else:
         draw()
-        sys.stdout.write(table())
+        sys.stdout.write(table() + of_dsrl())
 
 
 if __name__ == "__main__":
