@@ -226,7 +226,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def stopped_while_it_trains(tiny_suite: Any, folder: Path, *words: str) -> list[Path]:
-    """Start a suite, tell it to end while its clones train; return their folders."""
+    """Start a suite, tell it to end once both its clones train; return their folders."""
     tiny_suite.write(folder, steps=10_000_000)
     process = subprocess.Popen(
         [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=tiny.yaml", *words],
@@ -234,16 +234,19 @@ def stopped_while_it_trains(tiny_suite: Any, folder: Path, *words: str) -> list[
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
-        run = in_time(lambda: trained_a_while(folder, 0) or process.poll() is not None)
+        in_time(
+            lambda: process.poll() is not None or all(trained_a_while(folder, i) for i in (0, 1))
+        )
         assert process.poll() is None, process.communicate()[1]
-        before = position(run)
+        runs = [trained_a_while(folder, seed) for seed in (0, 1)]
+        before = {run: position(run) for run in runs if run is not None}
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode == 143, told
     assert "run the same command to resume" in told.splitlines()[-1] and "Traceback" not in told
-    assert position(run) > before
+    assert len(before) == 2 and all(position(run) > steps for run, steps in before.items())
     return sorted(path.parent for path in folder.rglob("provenance.json"))
 
 
