@@ -25,14 +25,22 @@ _PACKAGE = "mujoco_playground"
 # which then run no faster. The newest XLA always uses them, and does not know the option.
 _QUICKER = {"xla_cpu_use_fusion_emitters": False}
 
+# MuJoCo's mjSTATE_INTEGRATION: a step computes all else anew from it. The other hundred arrays of
+# MJX's data would be written, chosen and handed over in each step for nothing.
+_CARRIED = (
+    "time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied",
+    "eq_active", "mocap_pos", "mocap_quat",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Programs:
     """A task and what is compiled for it, anew for every number N of simulations.
 
-    The state is a tree of JAX arrays [N, ...] and never changed in place. What comes out has the
-    very types that go in, so that each function is compiled once and not a second time when it is
-    first given its own result. Rows never act on one another.
+    The state is a tree of JAX arrays [N, ...] and never changed in place: Playground's own, but of
+    its data only what MuJoCo integrates, in a mapping. What comes out has the very types that go
+    in, so that each function is compiled once and not a second time when it is first given its own
+    result. Rows never act on one another.
 
     Attributes:
         env: the task as Playground has it, with ``mj_model`` and ``n_substeps``.
@@ -153,9 +161,22 @@ def programs(task: str, device: str) -> Programs:
     with quiet(), jax.default_device(place):
         env = suite.load(task)
 
-    def settled(state: Any) -> Any:
-        """Return the state without weak types: a plain 0.0 would be another type than a clock."""
+    def carried(state: Any) -> Any:
+        """Return what is carried of a state of Playground's, for a next step.
+
+        It has no weak types: a plain 0.0 would be another type than a clock.
+        """
+        state = state.replace(data={name: getattr(state.data, name) for name in _CARRIED})
         return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), state)
+
+    def blank(x: Any) -> Any:
+        return jnp.full(x.shape, jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0, x.dtype)
+
+    def step(state: Any, action: Any) -> Any:
+        """Step one row. A step that read what is not carried would end in NaN."""
+        data = jax.tree.map(blank, first.data).replace(**state.data)
+        with jax.default_matmul_precision("highest"):
+            return carried(env.step(state.replace(data=data), action))
 
     def keep(rows: Any, new: Any, old: Any) -> Any:
         def chosen(a: Any, b: Any) -> Any:
@@ -169,7 +190,7 @@ def programs(task: str, device: str) -> Programs:
 
     def begin(keys: Any) -> tuple[Any, Any]:
         with jax.default_matmul_precision("highest"):  # a GPU would round to 10 bits otherwise
-            state = settled(jax.vmap(reset)(keys))
+            state = carried(jax.vmap(reset)(keys))
         return state, state.obs
 
     def play(state: Any, actions: Any, steps: Any) -> tuple[Any, Any, Any, Any]:
@@ -177,8 +198,7 @@ def programs(task: str, device: str) -> Programs:
             state, ended = carry
             number, action = number_action
             going = (number < steps) & ~ended
-            with jax.default_matmul_precision("highest"):
-                new = settled(jax.vmap(env.step)(state, action))
+            new = jax.vmap(step)(state, action)
             terminated = going & (new.done > 0)
             reward = jnp.where(going, new.reward, 0.0)
             return (keep(going, new, state), ended | terminated), (reward, terminated)

@@ -67,7 +67,7 @@ class MjxEnv(gymnasium.Env[FloatArray, FloatArray]):
         renderer, drawn = self._picture
         state = self._state.data
         for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
-            getattr(drawn, name)[:] = np.asarray(getattr(state, name)[0])
+            getattr(drawn, name)[:] = np.asarray(state[name][0])
         mujoco.mj_forward(self.model, drawn)
         renderer.update_scene(drawn, camera=0 if self.model.ncam else -1)
         picture: NDArray[np.uint8] = renderer.render()

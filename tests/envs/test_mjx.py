@@ -91,7 +91,7 @@ def test_rows_do_not_act_on_one_another() -> None:
     obs = env.step(first)[0]
     env.active[2] = False
     data = env._state.data
-    env._state = env._state.replace(data=data.replace(qpos=data.qpos.at[0].set(np.nan)))
+    env._state = env._state.replace(data={**data, "qpos": data["qpos"].at[0].set(np.nan)})
     for number, actions in enumerate(others):
         expected = undisturbed.step(actions)
         found = env.step(actions)
@@ -153,7 +153,7 @@ def test_what_is_not_finite_starts_again_and_no_other_row_notices() -> None:
     undisturbed.reset()
     begun = env.reset()[0].clone()
     data = env._state.data
-    env._state = env._state.replace(data=data.replace(qpos=data.qpos.at[0].set(np.nan)))
+    env._state = env._state.replace(data={**data, "qpos": data["qpos"].at[0].set(np.nan)})
     for number, actions in enumerate(map(torch.from_numpy, chunks(3))):
         expected, found = undisturbed.step(actions), env.step(actions)
         for one, other in zip(expected[:3], found[:3], strict=True):
@@ -240,11 +240,11 @@ def test_mjx_follows_c_mujoco(task: str, lifted: float) -> None:
     env.reset(seed=3)
     start = raw._state.data
     if lifted:
-        start = start.replace(qpos=start.qpos.at[0, 1].add(lifted))  # x, height, pitch, joints
+        start = {**start, "qpos": start["qpos"].at[0, 1].add(lifted)}  # x, height, pitch, joints
         raw._state = raw._state.replace(data=start)
     data = mujoco.MjData(raw.model)
     for name in ("qpos", "qvel", "qacc_warmstart"):
-        getattr(data, name)[:] = np.asarray(getattr(start, name)[0])
+        getattr(data, name)[:] = np.asarray(start[name][0])
     mujoco.mj_kinematics(raw.model, data)
     mujoco.mj_collision(raw.model, data)
     touching = [data.ncon > 0]
@@ -256,7 +256,7 @@ def test_mjx_follows_c_mujoco(task: str, lifted: float) -> None:
         data.ctrl[:] = action
         mujoco.mj_step(raw.model, data, raw.frame_skip)
         touching.append(data.ncon > 0)
-    np.testing.assert_allclose(raw._state.data.qpos[0], data.qpos, atol=tolerance)
+    np.testing.assert_allclose(raw._state.data["qpos"][0], data.qpos, atol=tolerance)
     assert np.abs(data.qpos - before).max() > 10 * tolerance  # it has moved
     cheetah = task == "CheetahRun"
     assert (touching[0], any(touching)) == (cheetah and not lifted, cheetah)

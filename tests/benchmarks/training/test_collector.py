@@ -140,7 +140,8 @@ def test_what_starts_again_ends_an_episode_and_is_finite() -> None:
     assert isinstance(one, DeviceCollector) and isinstance(one.buffer, DeviceReplayBuffer)
     one.step(warmup=True)
     data = one.envs._state.data
-    one.envs._state = one.envs._state.replace(data=data.replace(qpos=data.qpos.at[1].set(np.nan)))
+    broken = {**data, "qpos": data["qpos"].at[1].set(np.nan)}
+    one.envs._state = one.envs._state.replace(data=broken)
     for _ in range(2):
         one.step(warmup=True)
     batch = one.buffer.batch(torch.arange(3 * COUNT))

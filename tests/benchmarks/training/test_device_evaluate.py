@@ -91,8 +91,8 @@ def test_an_episode_that_is_no_longer_finite_ends(judge: DeviceEvaluator) -> Non
         asked += 1
         if asked == 4:
             state = judge.envs._state
-            qpos = state.data.qpos.at[1].set(np.nan)
-            judge.envs._state = state.replace(data=state.data.replace(qpos=qpos))
+            qpos = state.data["qpos"].at[1].set(np.nan)
+            judge.envs._state = state.replace(data={**state.data, "qpos": qpos})
 
     found = judge.judge_policy(policy, deterministic=False, check=fail).episodes
     assert [one.length for one in found] == [HORIZON, 4 * CHUNK, HORIZON]
