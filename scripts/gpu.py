@@ -3,11 +3,11 @@
     python scripts/gpu.py out=benchmarks/results/gpu rounds=3 scale=1
     python scripts/gpu.py out=benchmarks/results/gpu only=ppo_half_cheetah_4096 scale=0.3
 
-Updates that are replayed as CUDA graphs (``gpu_updates.py``), a run that is killed and resumed,
-MJX's environments (``gpu_simulation.py``), runs of PPO beside Brax's and a run of SAC
-(``gpu_training.py``). Updates and environments are checked, and then timed in turns with a peer as
-``trimtab speed`` does it; a run and its peer's are made one after the other. The cheapest rows come
-first.
+Updates that are replayed as CUDA graphs (``gpu_updates.py``), decisions (``gpu_latency.py``), a run
+that is killed and resumed, MJX's environments (``gpu_simulation.py``), runs of PPO beside Brax's
+and a run of SAC (``gpu_training.py``), and runs that share the GPU (``gpu_side_by_side.py``). All
+but the runs are checked, and then timed in turns with a peer as ``trimtab speed`` does it; a run
+and its peer's are made one after the other. The cheapest rows come first.
 ``rows.json`` is written anew after each row. All other rows stay in the file, so a measurement may
 take several sittings; each row has the machine that it is from. A row that failed says why, but
 does not take the place of one that was measured. Without a GPU the script says so in one line and
@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gpu_latency
+import gpu_side_by_side
 import gpu_simulation
 import gpu_training
 import gpu_updates
@@ -45,7 +47,8 @@ Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 COMMITTED = ROOT / "benchmarks" / "results" / "gpu"
 """The committed rows; the table of their page is written with them."""
-NO_JAX = ("resume_sac", *gpu_updates.ROWS)
+SIDE_BY_SIDE = {f"side_by_side_{count}": count for count in gpu_side_by_side.WORKERS}
+NO_JAX = ("resume_sac", *gpu_updates.ROWS, *gpu_latency.ROWS, *SIDE_BY_SIDE)
 """The rows for which torch alone has to see the GPU."""
 SETTINGS = {
     "out": Setting("gpu", "folder of the rows"),
@@ -95,10 +98,14 @@ def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
     """Return what measures each row, by its name."""
     found = {
         pair.name: functools.partial(timed, pair, check, asked.rounds, asked.scale)
-        for pair, check in (*gpu_updates.parts(), *gpu_simulation.parts())
+        for part in (gpu_updates, gpu_latency, gpu_simulation)
+        for pair, check in part.parts()
     }
     runs = {one.name: functools.partial(trained, asked, one) for one in gpu_training.RUNS}
-    return {"resume_sac": resumed, **found, **runs}
+    shared = {
+        name: functools.partial(side_by_side, asked, count) for name, count in SIDE_BY_SIDE.items()
+    }
+    return {"resume_sac": resumed, **found, **runs, **shared}
 
 
 def resumed(device: str = "cuda") -> Row:
@@ -117,6 +124,12 @@ def trained(asked: Settings, training: gpu_training.Training) -> Row:
         row, metrics = gpu_training.run(training, Path(folder), asked.scale)
     atomic_write_text(asked.out / training.name / "metrics.jsonl", metrics)
     return row
+
+
+def side_by_side(asked: Settings, count: int) -> Row:
+    """Carry runs that share the GPU out in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
+        return gpu_side_by_side.run(count, Path(folder), asked.scale)
 
 
 def timed(pair: Pair, check: Callable[[], Mapping[str, float]], rounds: int, scale: float) -> Row:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from loading import load_module
 
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -61,6 +62,18 @@ def test_the_script_for_a_gpu_replays_updates_to_the_same_bits(gpu: Any, name: s
 def test_the_script_for_a_gpu_notices_an_update_that_is_not_replayed(gpu: Any) -> None:
     with pytest.raises(TrimtabError, match="sac: replayed weights differ by"):
         gpu.gpu_updates.check("sac", "cpu", lambda algorithm, device: lambda data: None, updates=1)
+
+
+@pytest.mark.parametrize("name", ["actor", "flow"])
+def test_decisions_for_a_gpu_are_held_against_those_of_the_processor(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    latency = gpu.gpu_latency
+    assert latency.check(name, 3, "cpu") == {"difference": 0.0}
+    seeds, seeded = iter([0, 1]), torch.manual_seed
+    monkeypatch.setattr(latency.torch, "manual_seed", lambda _: seeded(next(seeds)))
+    with pytest.raises(TrimtabError, match=f"{name}: actions differ by"):
+        latency.check(name, 3, "cpu")
 
 
 def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
@@ -170,3 +183,19 @@ def test_a_run_of_sac_for_a_gpu_comes_to_its_end(
     # Eight updates for each step of all four, from the end of the warm-up on.
     assert last["env_steps"] == 800 and last["updates"] == 8 * (1 + (800 - 64) // 4)
     assert len(metrics) > 2 and list(row["returns_by_steps"]) == [400, 800]
+
+
+def test_runs_for_a_gpu_are_made_side_by_side(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = gpu.gpu_side_by_side
+    assert {"side_by_side_1", "side_by_side_16"} <= gpu.jobs(gpu.settings([])).keys()
+    small = ["env=gymnasium:Pendulum-v1", "algorithm=sac", "algorithm.hidden=[8]"]
+    small += ["algorithm.warmup_steps=200", "eval_episodes=2"]
+    monkeypatch.setattr(shared, "words", lambda steps: [*small, f"online_steps={steps}"])
+    row = shared.run(2, tmp_path, 0.05, "cpu")
+    assert row["ours"] == 7200 / row["seconds"] and row["words"][-1] == "online_steps=300"
+    assert len(list(tmp_path.glob("runs/**/result.json"))) == 2
+    monkeypatch.setattr(shared, "words", lambda steps: ["env=gym/Hoper-v5", "algorithm=sac"])
+    with pytest.raises(TrimtabError, match="2 runs side by side: .*the nearest is"):
+        shared.run(2, tmp_path, 0.05, "cpu")
