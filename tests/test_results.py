@@ -333,6 +333,14 @@ DIFFERENCES = {
     "expo": (4, (-0.14, -0.27, -0.02), (-0.14, -0.27, -0.02), (-0.30, 0.01)),
     "dppo": (5, (-0.24, -0.37, -0.12), (-0.23, -0.35, -0.11), (-0.35, -0.10)),
 }
+# The tasks on which a method had five seeds then, and three on all others. Later ones are left out.
+FIVE_SEEDS = {
+    "nft": ("hoop", "outline", "push"),
+    "dsrl_na": ("hoop", "outline", "push"),
+    "ogpo": ("doors", "blocked", "hoop", "outline", "push"),
+    "dsrl_sac": ("doors", "blocked"),
+    "dppo": ("doors", "blocked"),
+}
 
 
 @pytest.mark.parametrize("method", DIFFERENCES)
@@ -347,8 +355,10 @@ def test_the_differences_to_the_best_control_are_those_worked_out_by_hand(
             continue
         scores = {name: dict(zip(row.seeds, row.finals, strict=True)) for name, row in rows.items()}
         controls = {name: scores[name] for name in ("zero_noise", "golden_ticket", "best_of_n")}
-        below.append(paired(hindsight(scores[method], controls)))
-        above.append(paired(held_out(scores[method], controls)))
+        seeds = range(5 if contest.task in FIVE_SEEDS.get(method, ()) else 3)
+        ours = {seed: scores[method][seed] for seed in seeds}
+        below.append(paired(hindsight(ours, controls)))
+        above.append(paired(held_out(ours, controls)))
     assert len(above) == count
     found = [contest_interval(below), contest_interval(above), tasks_interval(above)[1:]]
     for numbers, by_hand in zip(found, known, strict=True):
@@ -515,7 +525,10 @@ def test_the_suites_of_data_hold_their_cpu_scale(name: str, root: Path) -> None:
     wanted = {(job.name, job.seed) for job in load_suite(name, "runs", scale="cpu").jobs}
     place = root / "benchmarks" / "results" / name.replace("_", "-")
     records = json.loads((place / "runs.json").read_text(encoding="utf-8"))
-    assert {(record["name"], record["seed"]) for record in records} == wanted
+    found = {(record["name"], record["seed"]) for record in records}
+    assert wanted <= found
+    # What is more are later seeds of the same runs, which claims have asked for.
+    assert {name for name, _ in found} == {name for name, _ in wanted}
 
 
 def test_the_next_looks_are_of_claims_that_are_not_told_and_within_their_budgets(
