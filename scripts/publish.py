@@ -7,6 +7,8 @@ python scripts/publish.py add runs/suites/arena-part    # further runs, of bench
 python scripts/publish.py claims                   # judge claims.yaml by committed rows
 python scripts/publish.py looks                    # what would bring each claim to its next look
 python scripts/publish.py looks run workers=2      # make these runs, cheapest claim first
+
+docs/methods.md has means of these rows, too: then write it anew with python scripts/methods.py.
 """
 
 from __future__ import annotations
