@@ -29,7 +29,7 @@ STEPS = 6_000
 def words(steps: int) -> list[str]:
     """Return the words of a run."""
     return [
-        "env=gym/Hopper-v5", "algorithm=sac", "algorithm.warmup_steps=1000",
+        "env=gym/Hopper-v5", "algorithm=sac", f"algorithm.warmup_steps={steps // 6}",
         f"online_steps={steps}", f"eval_every={steps}", "eval_episodes=4",
     ]  # fmt: skip
 
