@@ -154,7 +154,7 @@ _SOME = dict.fromkeys(("words", "clone", "budget", "data", "where_known"), _word
 _SCALE = _Fields(
     _SOME
     | dict.fromkeys(("tasks", "bases", "methods", "variants", "published", "leave_out"), _words)
-    | {"seeds": _seeds, "seeds_of": _named(_seeds)}
+    | {"seeds": _seeds, "seeds_of": _named(_seeds), "words_of": _named(_words)}
 )
 _PLAIN_METHOD = _Fields({"words": _words, "seconds": _seconds, "tasks": _words}, "words")
 _METHOD = _Fields(

@@ -9,8 +9,9 @@ unless it says ``budget: false``, and the task's ``data`` only if it says ``data
 A grid without bases may have ``published``: what a method's authors set for a task in place of its
 one setting for all, run beside it (``<task>-<method>~published``). A scale names the ``tasks``,
 ``methods`` and ``bases`` that it has, and leaves out runs by their names,
-``leave_out: ["*-oppo"]``, and gives runs more seeds than the others where a claim hangs on them,
-``seeds_of: {"push-*": [0, 1, 2, 3, 4]}``.
+``leave_out: ["*-oppo"]``, gives runs more seeds than the others where a claim hangs on them,
+``seeds_of: {"push-*": [0, 1, 2, 3, 4]}``, and words of their own, which come after all others,
+``words_of: {"*-awac": ["algorithm.hidden=[128,128,128]"]}``.
 """
 
 from __future__ import annotations

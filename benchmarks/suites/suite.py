@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,11 +167,8 @@ def load_suite(
     chosen_scale, scaled = _scale(name, document, scale)
     grid = expanded(name, document["grid"], scaled) if "grid" in document else {}
     described = runs_once(name, [*grid.items(), *document.get("runs", {}).items()])
-    seeds_of = {
-        run: seeds
-        for pattern, seeds in scaled.get("seeds_of", {}).items()
-        for run in matching(name, "seeds_of", pattern, described)
-    }
+    seeds_of = _by_run(name, "seeds_of", scaled, described)
+    words_of = _by_run(name, "words_of", scaled, described)
     common = [*document.get("common", []), *scaled.get("words", [])]
     places = [f"suite_name={name}", f"out={quoted(runs)}"]
     on_device = [f"device={quoted(device)}"] if device else []
@@ -194,7 +191,7 @@ def load_suite(
                     f"suite {name}: {run} is with {part} of shared; {nearest(part, shared)}"
                 )
         words = [word for part in description.get("with", []) for word in shared[part]]
-        words += description.get("overrides", [])
+        words += [*description.get("overrides", []), *words_of.get(run, [])]
         check_run(name, run, [*common, *words])
         jobs += [
             Job(
@@ -241,6 +238,17 @@ def load_suite(
     )
 
 
+def _by_run(
+    suite: str, key: str, scaled: Mapping[str, Any], runs: Collection[str]
+) -> dict[str, list[Any]]:
+    """Return what a scale says of runs by patterns, by run; the last pattern counts."""
+    return {
+        run: said
+        for pattern, said in scaled.get(key, {}).items()
+        for run in matching(suite, key, pattern, runs)
+    }
+
+
 def _with_own_files(source: str, words: Sequence[str]) -> list[str]:
     """Return words with the whole paths of files of settings that lie beside a suite's file."""
     if not is_file_of_settings(source):
@@ -278,8 +286,8 @@ def _scale(
 ) -> tuple[dict[str, str], Mapping[str, Any]]:
     """Return the chosen scale, for the suite's settings, and what it says.
 
-    A scale is a list of words, or a mapping: ``words``, ``seeds``, ``seeds_of`` runs by patterns of
-    their names, and what narrows the grid.
+    A scale is a list of words, or a mapping: ``words``, ``seeds``, the two by patterns of
+    runs' names (``seeds_of``, ``words_of``), and what narrows the grid.
     """
     scales: Mapping[str, Any] = document.get("scale", {})
     if not scales:

@@ -11,6 +11,7 @@ import yaml
 
 from trimtab.benchmarks.cli.records import methods_of
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.types import TrimtabError
 
 DOCUMENT: dict[str, Any] = {
@@ -137,12 +138,21 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
             "twice": {"leave_out": ["*-ppo", "walk-ppo"]},
             "more": {"seeds": [3], "seeds_of": {"walk-*": [4, 5], "*-ppo": [6]}},
             "strange": {"seeds_of": {"hip-*": [1]}},
+            "wide": {"words": ["num_envs=2"], "words_of": {"walk-*": ["num_envs=4"]}},
+            "odd": {"words_of": {"hip-*": ["num_envs=4"]}},
         },
     }
     more = {(job.name, job.seed) for job in suite_of(document, tmp_path, "more").jobs}
     assert more == {("hop-sac", 3), ("walk-sac", 4), ("walk-sac", 5), ("walk-ppo", 6)}
     with pytest.raises(TrimtabError, match=r"its scale's seeds_of names no run by hip-\*"):
         suite_of(document, tmp_path, "strange")
+    wide = {
+        job.name: compose_run(job.overrides)["num_envs"]
+        for job in suite_of(document, tmp_path, "wide").jobs
+    }
+    assert wide == {"hop-sac": 2, "walk-sac": 4, "walk-ppo": 4}
+    with pytest.raises(TrimtabError, match=r"its scale's words_of names no run by hip-\*"):
+        suite_of(document, tmp_path, "odd")
     for wrong, told in (
         ([1], "seeds_of must be a mapping"),
         ({"*": [1, 1]}, r"seeds_of.\*=\[1, 1\]: mu"),
