@@ -386,12 +386,15 @@ def run_looks(words: Sequence[str], results: Path = RESULTS, project: Path = ROO
             wanted.setdefault(name, []).append(seed)
         for seeds in sorted({tuple(sorted(some)) for some in wanted.values()}):
             names = [name for name, some in wanted.items() if tuple(sorted(some)) == seeds]
+            part = Path("runs") / "suites" / f"{suite}-part"
             chosen = [f"only={','.join(names)}", f"seeds={','.join(map(str, seeds))}"]
-            trimtab = str(Path(sys.executable).with_name("trimtab"))
-            done = subprocess.run([trimtab, "bench", f"suite={suite}", *chosen, *words])
+            trimtab = [sys.executable, "-m", "trimtab.benchmarks.cli.main"]
+            # The words cannot say run and out= otherwise: rows of an older call would be added.
+            chosen += ["run", f"suite={suite}", f"out={part}"]
+            done = subprocess.run([*trimtab, "bench", *chosen, *words])
             if done.returncode:
                 raise TrimtabError("publish: the suite did not end; give the same command again")
-            add(Path("runs") / "suites" / f"{suite}-part", results, project)
+            add(part, results, project)
         claims(results)
 
 
@@ -423,4 +426,8 @@ def main(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) ->
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.stderr.write("publish: interrupted; give the same command again\n")
+        sys.exit(130)

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from trimtab.benchmarks.board.arena.claim_list import Claim
+from trimtab.benchmarks.board.arena.next_looks import NextLook
 from trimtab.benchmarks.training.rows import (
     EpisodeRow,
     collect_episodes,
@@ -274,3 +276,18 @@ def test_what_cannot_be_published_is_one_line_and_changes_nothing(
         assert not list((tmp_path / "project").iterdir())
     assert publish.main(["--help"]) == 0
     assert "python scripts/publish.py" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["plan", "out=elsewhere"])
+def test_the_runs_of_looks_are_made_and_nothing_older_is_added(
+    place: Place, word: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = place.files()
+    claim = Claim("SAC", "", "ours", "higher", "sac", "ppo", suite="from_nothing")
+    look = NextLook(claim, 3, (("push-sac", 2),), 0.1)
+    monkeypatch.setattr(place.publish, "next_looks", lambda results: [look])
+    monkeypatch.chdir(place.project)
+    assert place.publish.main(["looks", "run", word], place.results, place.project) == 2
+    refused, told = capfd.readouterr().err.splitlines()
+    assert word.partition("=")[0] in refused and "the suite did not end" in told
+    assert place.files() == before
