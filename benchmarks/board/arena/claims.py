@@ -7,6 +7,7 @@ arena; a claim with ``suite`` is of a suite without frozen bases, or of the stud
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -236,17 +237,16 @@ def _read_at_looks(claim: Claim, sides: Sequence[Sides], control: bool) -> Verdi
 
 
 def _first_seeds(sides: Sides, count: int) -> Sides | None:
-    """Return a contest with its first seeds that both sides have; None if there are fewer."""
-    theirs = set[int]().union(*sides.others.values())
-    seeds = sorted(sides.ours.keys() & theirs)[:count]
+    """Return a contest with its first seeds that all sides have; None if there are fewer.
+
+    A control whose runs of a look are still missing could be the best one.
+    """
+    every = (sides.ours, *sides.others.values())
+    seeds = sorted(set.intersection(*(set(scores) for scores in every)))[:count]
     if len(seeds) < count:
         return None
-    others = {
-        name: {seed: scores[seed] for seed in seeds if seed in scores}
-        for name, scores in sides.others.items()
-    }
-    chosen = {name: scores for name, scores in others.items() if scores}
-    return replace(sides, ours={seed: sides.ours[seed] for seed in seeds}, others=chosen)
+    ours, *others = ({seed: scores[seed] for seed in seeds} for scores in every)
+    return replace(sides, ours=ours, others=dict(zip(sides.others, others, strict=True)))
 
 
 def _p_value(contrasts: Sequence[Contrast], side: int = 0) -> float:
@@ -274,9 +274,10 @@ def _missing_seeds(
             "no number of seeds that is worth it: the difference lies at the margin, seeds vary "
             "much, or the starts are too few"
         )
-    needed = next((look for look in claim.looks if look >= needed), needed)
     seeds = min(one.freedom + 1 for one in below)
-    more = max(int(np.ceil(needed - seeds)), 1)
+    needed = max(needed, math.ceil(seeds + 1))  # those that are there have not told it
+    needed = next((look for look in claim.looks if look >= needed), needed)
+    more = math.ceil(needed - seeds)
     hours = more * sum(one.seconds for one in sides) / 3600
     names = claim.than or "its controls"
     plural = "s" if more > 1 else ""

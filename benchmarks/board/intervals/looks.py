@@ -58,7 +58,6 @@ def confidence_at(shares: tuple[float, ...], error_rate: float = ERROR_RATE) -> 
     for share in shares:
         step = math.sqrt(share - before)
         may_be_spent = 4 * norm.sf(norm.isf(error_rate / 4) / math.sqrt(share))
-
         chance = max(may_be_spent - spent, 0.0)
         given = (math.sqrt(share), step, places, density, chance)
         bound = _FARTHEST

@@ -18,6 +18,7 @@ from trimtab.benchmarks.board.arena.claim_list import (
 from trimtab.benchmarks.board.arena.claims import (
     _DATA_JUDGES,
     _JUDGES,
+    Finding,
     find,
     steps_to,
     to_markdown,
@@ -129,20 +130,41 @@ def test_a_claim_with_looks_is_read_at_these_alone_and_stays_told(arena: Arena) 
     """At three seeds the boundary of a plan of five asks for much; nothing is read at four."""
     contest = arena.contests[0]
     _, slow, zero = contest.rows
-    finals = (0.9, 0.81, 0.9, 0.85, 0.95)
+    finals = (0.9, 0.82, 0.9, 0.85, 0.95)
 
-    def told(looks: tuple[int, ...], seeds: int) -> str:
+    def finding(looks: tuple[int, ...], seeds: int) -> Finding:
         fast = row("fast", finals[:seeds], {0: 0.9}, "zero")
         arena = Arena((replace(contest, rows=(fast, slow, zero)),), (), ("zero",))
         (found,) = find([replace(claim("higher", "fast", "slow"), looks=looks)], arena)
-        return found.verdict
+        return found
+
+    def told(looks: tuple[int, ...], seeds: int) -> str:
+        return finding(looks, seeds).verdict
 
     assert told((), 3) == "better" and told((3,), 3) == "better"
     assert told((3, 5), 3) == told((3, 5), 4) == "not told yet"
     assert told((3, 5), 5) == "better"
+    # Three would do at 95 percent, but the next reading is at five.
+    assert finding((3, 5), 3).missing.startswith("2 more seeds")
     # What a look has told, later seeds do not take back.
     finals = (0.9, 0.81, 0.9, 0.0, 0.0)
     assert told((), 5) == "not told yet" and told((3,), 5) == "better"
+
+
+def test_a_look_is_read_once_every_control_has_its_seeds() -> None:
+    """Until then the best control may be one that is still missing."""
+    ours = row("ours", (0.8, 0.81, 0.79, 0.8, 0.8), {0: 0.8}, "zero")
+    zero = row("zero", (0.5, 0.52, 0.5, 0.51, 0.49), {0: 0.5}, "")
+    asked = replace(claim("control", "ours", ""), looks=(2, 5))
+
+    def told(*finals: float) -> str:
+        other = row("other", finals, {0: 0.7}, "")
+        contest = Contest("x", "gym/X-v0", "flow", "success", None, (ours, zero, other))
+        (found,) = find([asked], Arena((contest,), (), ("zero", "other")))
+        return found.verdict
+
+    assert told(0.5, 0.5) == told(0.5, 0.5, 0.5, 0.5) == "not told yet"
+    assert told(0.5, 0.5, 0.5, 0.5, 0.5) == "better"
 
 
 def test_a_claim_may_be_judged_by_some_of_the_seeds(arena: Arena) -> None:
