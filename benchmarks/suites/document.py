@@ -64,6 +64,22 @@ def check_document(name: str, document: Any) -> None:
     _DOCUMENT(f"suite={name}:", document)
     if not (document.get("runs") or "grid" in document):
         raise TrimtabError(f"suite={name}: it has neither runs nor a grid")
+    for scale, says in document.get("scale", {}).items():
+        if isinstance(says, dict):
+            _check_scale(f"suite={name}: scale.{scale}", says, document.get("grid"))
+
+
+def _check_scale(where: str, says: dict[str, Any], grid: dict[str, Any] | None) -> None:
+    """Check that a scale says nothing of what the suite has not: it would change no run."""
+    if grid is None:
+        idle, lacking = {*_SCALE.shapes} - _OF_ALL_RUNS, "a grid"
+    elif "bases" in grid:
+        idle, lacking = {"published"}, "a grid without bases"
+    else:
+        idle, lacking = _OF_BASES, "bases"
+    for key in says:
+        if key in idle:
+            raise TrimtabError(f"{where}.{key} needs {lacking}, which the suite has not; remove it")
 
 
 def _at(where: str, key: object) -> str:
@@ -156,6 +172,9 @@ _SCALE = _Fields(
     | dict.fromkeys(("tasks", "bases", "methods", "variants", "published", "leave_out"), _words)
     | {"seeds": _seeds, "seeds_of": _named(_seeds), "words_of": _named(_words)}
 )
+_OF_ALL_RUNS = {"words", "words_of", "seeds", "seeds_of"}
+_OF_BASES = {"bases", "variants", "clone", "budget", "data"}
+"""What only a scale of a grid with bases says."""
 _PLAIN_METHOD = _Fields({"words": _words, "seconds": _seconds, "tasks": _words}, "words")
 _METHOD = _Fields(
     {"words": _words, "base": _base, "budget": _flag, "data": _flag, "seconds": _seconds}, "words"

@@ -160,6 +160,15 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
         one = {**document, "scale": {"whole": {"seeds_of": wrong}}}
         with pytest.raises(TrimtabError, match=rf"scale.whole.*{told}"):
             suite_of(one, tmp_path)
+    for key in ("bases", "variants", "clone", "budget", "data"):
+        one = {**document, "scale": {"whole": {}, "small": {key: []}}}
+        with pytest.raises(TrimtabError, match=f"scale.small.{key} needs bases, which the suite"):
+            suite_of(one, tmp_path)
+    listed = {"title": "Mine", "seeds": [0], "runs": {"a": {"overrides": ["algorithm=sac"]}}}
+    for key in ("tasks", "methods", "leave_out", "where_known", "budget"):
+        one = {**listed, "scale": {"small": {key: ["a"]}}}
+        with pytest.raises(TrimtabError, match=f"scale.small.{key} needs a grid, which the suite"):
+            suite_of(one, tmp_path)
     jobs = {job.name: job for job in suite_of(document, tmp_path).jobs}
     assert set(jobs) == {"hop-sac", "walk-sac", "walk-ppo"} and jobs["walk-ppo"].seconds == 7
     assert {job.name for job in suite_of(document, tmp_path, "small").jobs} == {
@@ -244,6 +253,7 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
         (("grid", "bodies"), {}, "grid has no bodies; there are: methods"),
         (("scale", "small", "tasks"), ["hup"], "names hup of tasks; did you mean hop"),
         (("grid", "published"), {"sac": {"hop": []}}, "grid has no published"),
+        (("scale", "small", "published"), ["sac"], "small.published needs a grid without bases"),
         (("grid", "tasks", "hop", "words"), None, "grid.tasks.hop.words must be a list"),
         (("scale", "small", "seeds"), 3, "scale.small.seeds=3: must be whole numbers"),
         (
