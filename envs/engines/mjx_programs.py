@@ -173,7 +173,10 @@ def programs(task: str, device: str) -> Programs:
         return jnp.full(x.shape, jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0, x.dtype)
 
     def step(state: Any, action: Any) -> Any:
-        """Step one row. A step that read what is not carried would end in NaN."""
+        """Step one row. A step that read a float that is not carried would end in NaN.
+
+        What is left are indices of contacts and constraints, which are 0 until they are computed.
+        """
         data = jax.tree.map(blank, first.data).replace(**state.data)
         with jax.default_matmul_precision("highest"):
             return carried(env.step(state.replace(data=data), action))
