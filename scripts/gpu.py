@@ -17,6 +17,7 @@ exits with code 2.
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -128,6 +129,8 @@ def trained(asked: Settings, training: gpu_training.Training) -> Row:
 
 def side_by_side(asked: Settings, count: int) -> Row:
     """Carry runs that share the GPU out in a temporary folder."""
+    gc.collect()
+    torch.cuda.empty_cache()  # what earlier rows have left is memory that the runs may need
     with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
         return gpu_side_by_side.run(count, Path(folder), asked.scale)
 
