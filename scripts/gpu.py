@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gpu_latency
@@ -97,16 +98,21 @@ def help_text() -> str:
 
 def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
     """Return what measures each row, by its name."""
-    found = {
-        pair.name: functools.partial(timed, pair, check, asked.rounds, asked.scale)
-        for part in (gpu_updates, gpu_latency, gpu_simulation)
-        for pair, check in part.parts()
-    }
-    runs = {one.name: functools.partial(trained, asked, one) for one in gpu_training.RUNS}
+
+    def rows_of(*parts: ModuleType) -> dict[str, Callable[[], Row]]:
+        return {
+            pair.name: functools.partial(timed, pair, check, asked.rounds, asked.scale)
+            for part in parts
+            for pair, check in part.parts()
+        }
+
     shared = {
         name: functools.partial(side_by_side, asked, count) for name, count in SIDE_BY_SIDE.items()
     }
-    return {"resume_sac": resumed, **found, **runs, **shared}
+    runs = {one.name: functools.partial(trained, asked, one) for one in gpu_training.RUNS}
+    # JAX keeps the memory that its rows took, so the runs that share the GPU come before them.
+    updates, stepping = rows_of(gpu_updates, gpu_latency), rows_of(gpu_simulation)
+    return {"resume_sac": resumed, **updates, **shared, **stepping, **runs}
 
 
 def resumed(device: str = "cuda") -> Row:

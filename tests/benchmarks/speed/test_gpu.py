@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from loading import load_module
 
+from trimtab.benchmarks.speed.measure import Stage
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.errors import TrimtabError
 
@@ -70,6 +72,8 @@ def test_decisions_for_a_gpu_are_held_against_those_of_the_processor(
 ) -> None:
     latency = gpu.gpu_latency
     assert latency.check(name, 3, "cpu") == {"difference": 0.0}
+    actions = latency.acting(name, "cpu", Stage())(np.zeros((3, latency.OBS_DIM), np.float32))
+    assert actions.dtype == np.float32 and len(actions) == 3 and abs(actions).max() <= 1
     seeds, seeded = iter([0, 1]), torch.manual_seed
     monkeypatch.setattr(latency.torch, "manual_seed", lambda _: seeded(next(seeds)))
     with pytest.raises(TrimtabError, match=f"{name}: actions differ by"):
