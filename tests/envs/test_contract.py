@@ -168,6 +168,12 @@ def test_gymnasium_finds_nothing_wrong(played: Played) -> None:
         check_env(single.unwrapped, skip_render_check=True, skip_close_check=True)
 
 
+@pytest.mark.bits
+def test_physics_is_as_published(played: Played, as_published: Callable[..., None]) -> None:
+    env, single, _ = played
+    as_published(env.id, single.unwrapped.raw)
+
+
 def test_every_task_keeps_a_contract_of_its_own_or_a_shared_one() -> None:
     assert shared_contract("ogbench/cube-double-singletask-task3-v0") == "ogbench/cube-single-v0"
     assert shared_contract("ogbench/scene-singletask-v0") == "ogbench/scene-v0"

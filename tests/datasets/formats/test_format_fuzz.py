@@ -25,7 +25,7 @@ from trimtab.types import TrimtabError
 
 pytestmark = pytest.mark.slow
 
-CASES = 260
+CASES = 130
 
 
 def damage(data: bytes, generator: np.random.Generator) -> bytes:
