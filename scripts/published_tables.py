@@ -75,7 +75,7 @@ def ratios(processors: Any) -> Iterator[tuple[str, ...]]:
 
 
 def on_a_gpu(rows: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table of what ``scripts/gpu.py`` timed beside a peer."""
+    """Yield the lines of a table of what ``scripts/gpu.py`` timed, most of it beside a peer."""
     yield (
         "what",
         "measured against",
@@ -87,16 +87,15 @@ def on_a_gpu(rows: Any) -> Iterator[tuple[str, ...]]:
         "difference",
     )
     for row in rows:
-        if row.get("ratio_median") is not None:  # not a run, and its peer is installed
+        if row.get("ours") is not None:  # not a check, and it has not failed
             cells = readable(Row(**{field.name: row[field.name] for field in fields(Row)}))
-            seconds = 1.0
-            if own := row.get("simulated_seconds_a_step"):
-                seconds = own / row["simulated_seconds_a_step_of_the_peer"]
+            ratio, own = row["ratio_median"], row.get("simulated_seconds_a_step")
+            seconds = own / row["simulated_seconds_a_step_of_the_peer"] if own else 1.0
             off = row.get("difference")
             yield (
                 f"`{row['name']}`", cells["measured against"], cells["ours"], cells["peer"],
                 row["unit"], cells["ours / peer"],
-                f"{row['ratio_median'] * seconds:.1f}" if own else "",
+                f"{ratio * seconds:.1f}" if own and ratio is not None else "",
                 "" if off is None else f"{off:.1e}" if off else "0",
             )  # fmt: skip
 

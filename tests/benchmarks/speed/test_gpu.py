@@ -113,12 +113,14 @@ def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
     capfd.readouterr()
 
 
-def test_the_page_of_a_gpu_leaves_out_what_had_no_peer(root: Path, gpu: Any) -> None:
+def test_the_page_of_a_gpu_has_rows_without_a_peer_and_none_that_failed(root: Path, gpu: Any) -> None:
     rows = json.loads((root / "benchmarks" / "results" / "gpu" / "rows.json").read_text())
     lines = list(gpu.published_tables.on_a_gpu(rows))
-    alone = {"peer": None, "ratio_median": None, "ratio_min": None, "ratio_max": None}
     timed = next(row for row in rows if row["name"] == "mjx_hopper_1024")
-    assert list(gpu.published_tables.on_a_gpu([*rows, {**timed, **alone}])) == lines
+    more = [{**timed, **gpu.gpu_training.NO_PEER}, {"name": "resume_sac", "failed": "no room"}]
+    *before, last = gpu.published_tables.on_a_gpu([*rows, *more])
+    assert before == lines
+    assert last == ("`mjx_hopper_1024`", "-", "75,000", "-", "steps/s", "-", "", lines[5][-1])
 
 
 def test_simulated_seconds_are_those_of_the_rows(gpu: Any, root: Path) -> None:
