@@ -113,7 +113,7 @@ def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
     capfd.readouterr()
 
 
-def test_the_page_of_a_gpu_has_rows_without_a_peer_and_none_that_failed(root: Path, gpu: Any) -> None:
+def test_the_page_of_a_gpu_has_rows_without_a_peer_and_no_failures(root: Path, gpu: Any) -> None:
     rows = json.loads((root / "benchmarks" / "results" / "gpu" / "rows.json").read_text())
     lines = list(gpu.published_tables.on_a_gpu(rows))
     timed = next(row for row in rows if row["name"] == "mjx_hopper_1024")
