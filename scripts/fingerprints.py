@@ -36,6 +36,7 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from trimtab.envs.core import fingerprint as physics
+from trimtab.envs.core.spec import Family
 from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, make
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, atomic_write_text
@@ -70,10 +71,14 @@ def measure(ids: Sequence[str]) -> Iterable[Row]:
         }  # fmt: skip
 
 
+def family_of(id: str) -> Family:
+    """Return the family of an environment, one of our own."""
+    return next(family for family in list_families() if family.name == id.split("/", 1)[0])
+
+
 def definition_of(id: str, **options: Any) -> Row:
     """Return the definition of an environment of one of our own families."""
-    (family,) = (f for f in list_families() if f.name == id.split("/", 1)[0])
-    return physics.definition(get_spec(id, **options), family)
+    return physics.definition(get_spec(id, **options), family_of(id))
 
 
 def changed_parts(known: Row) -> Row:
@@ -158,7 +163,7 @@ def reference_of(id: str) -> tuple[str, physics.Numbers]:
     Raises:
         TrimtabError: if nothing is left, or a disturbance does not reach the simulator.
     """
-    (family,) = (f for f in list_families() if f.name == id.split("/", 1)[0])
+    family = family_of(id)
     with contextlib.closing(make(id)) as env:
 
         def played() -> physics.Numbers:

@@ -12,7 +12,7 @@ from loading import load_module
 
 from trimtab.envs.core import fingerprint as physics
 from trimtab.envs.core.spec import RawEnv
-from trimtab.envs.registry import confirm, get_spec, list_families
+from trimtab.envs.registry import confirm, get_spec
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,9 +38,8 @@ def as_published(fingerprints: Any) -> Callable[..., None]:
         if raw is None:
             found = confirm(spec)
         else:
-            (family,) = (one for one in list_families() if one.name == id.split("/")[0])
             key = physics.reference_key(known, {})
-            found = physics.confirmation(family, key, lambda: raw)
+            found = physics.confirmation(fingerprints.family_of(id), key, lambda: raw)
         assert found.agrees, f"{id} moves otherwise than published, by {found.deviation}"
         assert spec.fingerprint == published[id]["{}"]
 

@@ -26,7 +26,7 @@ from loading import load_module
 from trimtab.envs import registry
 from trimtab.envs.core import fingerprint as physics
 from trimtab.envs.core.spec import Family, RawEnv
-from trimtab.envs.registry import confirm, get_spec, list_envs, list_families
+from trimtab.envs.registry import confirm, get_spec, list_envs
 from trimtab.processor import processor_kind
 
 pytestmark = pytest.mark.bits
@@ -42,10 +42,6 @@ OF_EACH_FAMILY = (
 )  # fmt: skip
 
 SCRIPT = load_module(ROOT / "scripts" / "fingerprints.py")
-
-
-def _family(id: str) -> Family:
-    return next(family for family in list_families() if family.name == id.split("/")[0])
 
 
 def test_every_published_name_stands() -> None:
@@ -99,7 +95,7 @@ def test_options_that_were_published_keep_their_name() -> None:
 
 def test_a_definition_tells_what_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     id = "gym/Swimmer-v5"
-    spec, family = get_spec(id), _family(id)
+    spec, family = get_spec(id), SCRIPT.family_of(id)
     known = physics.definition(spec, family)
     assert physics.name(known) == spec.fingerprint == PUBLISHED[id]["{}"]
     others = {
@@ -182,7 +178,7 @@ def _pay_more(env: Any) -> None:
 
 
 def _changed(id: str, change: str) -> Family:
-    family = _family(id)
+    family = SCRIPT.family_of(id)
 
     def build(task: str, **options: Any) -> RawEnv:
         env = family.build(task, **options)
