@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.artefacts.export import export_bundle
-from trimtab.benchmarks.board import budgeted, curves, normalised, published, switch
+from trimtab.benchmarks.board import best_and_last, budgeted, curves, normalised, published, switch
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
@@ -41,7 +41,8 @@ from trimtab.plugins import command_line
 __all__ = ["bench"]
 
 FURTHER = {
-    "budgeted": budgeted, "normalised": normalised, "published": published, "switch": switch,
+    "best_and_last": best_and_last, "budgeted": budgeted, "normalised": normalised,
+    "published": published, "switch": switch,
 }  # fmt: skip
 """Tables that a suite may ask for beside its leaderboard."""
 _NAMED = ((SUITE_NOTE, "suite"), ("leaderboard.json", "title"))
