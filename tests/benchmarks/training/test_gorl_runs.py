@@ -83,11 +83,11 @@ def test_killed_in_each_phase_it_goes_on_to_the_same_bits(
     ends = torch.tensor([0, *(phase.length for phase in phases)]).cumsum(0)
     # At the end of each phase, where the next has not begun, and in the middle of the next one.
     moments = sorted({int(at) for at in [*ends[1:-1], *(ends[:-1] + ends[1:]) // 2]})
-    words = [*words_of(name, tiny, tmp_path / "killed"), *two, "checkpoint_every=1"]
+    words = [*words_of(name, tiny, tmp_path / "killed"), *two]
     del begun[:]
     for moment in moments:
-        with stopped_at(moment):
-            train(compose_run(words))
+        with stopped_at(moment):  # right after its state was saved
+            train(compose_run([*words, f"checkpoint_every={moment}"]))
         torch.manual_seed(moment)
     killed = train(compose_run(words)).folder
     # Where a process ended as soon as a phase had begun and before it was saved, it begins again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -98,10 +99,23 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+def left_alone(tiny: Any, folder: Path, *more: str) -> Any:
+    """Return a run that nothing happened to; a copy is kept of what a crash would have left."""
+    out = folder / "whole"
+    shares: list[float] = []
+
+    def copy(share: float, text: str) -> None:
+        shares.append(share)
+        if share >= 0.35 and len(shares) > 1 and not (folder / "crashed").exists():
+            shutil.copytree(out, folder / "crashed")
+
+    return train(compose_run(words_of(tiny, out, *more)), copy)
+
+
 @pytest.fixture(scope="module")
 def overlapped(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run that nothing happened to."""
-    return train(compose_run(words_of(tiny, tmp_path_factory.mktemp("overlapped"))))
+    return left_alone(tiny, tmp_path_factory.mktemp("overlapped"))
 
 
 @pytest.mark.bits
@@ -136,29 +150,16 @@ def test_a_run_says_what_it_is(tiny: Any, overlapped: Any, tmp_path: Path) -> No
     assert checked_plan(compose_run(without)).config_hash == plan.config_hash
 
 
-class Crash(BaseException):
-    """Ends a run anywhere, with nothing saved but what lies on disk, as a kill does."""
-
-
 @pytest.mark.bits
 @pytest.mark.parametrize("more", [[], ["observations=dict", "history=2"]])
 def test_goes_on_from_a_crash_and_from_a_signal_to_the_same_bits(
     more: list[str], tiny: Any, overlapped: Any, tmp_path: Path
 ) -> None:
     """That two runs are the same is seen here, too."""
-    left_alone = overlapped
-    if more:
-        left_alone = train(compose_run(words_of(tiny, tmp_path / "whole", *more)))
-    config = compose_run(words_of(tiny, tmp_path / "again", *more))
-    shares: list[float] = []
-
-    def interrupt(share: float, text: str) -> None:
-        shares.append(share)
-        if share >= 0.35 and len(shares) > 1:
-            raise Crash
-
-    with pytest.raises(Crash):
-        train(config, interrupt)
+    whole = left_alone(tiny, tmp_path, *more) if more else overlapped
+    again = tmp_path / "again"
+    shutil.copytree(whole.folder.parents[5] / "crashed", again)
+    config = compose_run(words_of(tiny, again, *more))
 
     def signal_once(share: float, text: str) -> None:
         if 0.77 <= share < 0.82:
@@ -167,11 +168,11 @@ def test_goes_on_from_a_crash_and_from_a_signal_to_the_same_bits(
     with pytest.raises(Stopped, match="its state is saved, run the same command to resume") as told:
         train(config, signal_once)
     assert "\n" not in str(told.value)
-    (folder,) = (path.parent for path in tmp_path.glob("again/**/provenance.json"))
+    (folder,) = (path.parent for path in again.rglob("provenance.json"))
     state: Any = load_checkpoint(folder / "checkpoint")
     assert state["experience"]["credit"] >= 1  # updates are owed
     assert state["collector"]["envs"]["chunks"].max() > 0  # in the middle of an episode
-    assert outcome(train(config).folder) == outcome(left_alone.folder)
+    assert outcome(train(config).folder) == outcome(whole.folder)
 
 
 def test_updates_are_made_while_the_environments_step(
