@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,13 +23,14 @@ from trimtab.benchmarks.board.stats import Interval
 
 @dataclass(frozen=True)
 class Coverage:
-    """The script that measures coverage, and the modules of its folder."""
+    """The script that measures coverage, the modules of its folder, and the situations."""
 
     script: ModuleType
     measuring: ModuleType
     situations: ModuleType
     power: ModuleType
     verdicts: ModuleType
+    cells: list[Any]
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +38,14 @@ def coverage(root: Path) -> Iterator[Coverage]:
     """The script, with its folder on the path of imports as when it runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(root / "benchmarks" / "results" / "coverage")
+        situations = importlib.import_module("coverage_study.situations")
         yield Coverage(
             script=importlib.import_module("interval_coverage"),
             measuring=importlib.import_module("coverage_study.measuring"),
-            situations=importlib.import_module("coverage_study.situations"),
+            situations=situations,
             power=importlib.import_module("coverage_study.power"),
             verdicts=importlib.import_module("coverage_study.verdicts"),
+            cells=situations.cells(),
         )
 
 
@@ -68,7 +72,7 @@ def test_intervals_hold_their_level(
     """Three standard errors of 1,000 draws at 0.95 are 0.02."""
     cell = next(
         cell
-        for cell in coverage.situations.cells()
+        for cell in coverage.cells
         if (cell.situation, cell.setting, cell.runs) == (situation, setting, runs)
         and (cell.episodes != 10 or situation != "success rate")
     )
@@ -158,9 +162,7 @@ def test_the_pages_have_the_committed_rows(coverage: Coverage, root: Path) -> No
     with (coverage.script.RESULTS / "coverage.csv").open(newline="") as file:
         found = {(r["situation"], r["setting"], r["runs"], r["episodes"])
                  for r in csv.DictReader(file)}  # fmt: skip
-    assert found == {
-        (c.situation, c.setting, str(c.runs), str(c.episodes)) for c in coverage.situations.cells()
-    }
+    assert found == {(c.situation, c.setting, str(c.runs), str(c.episodes)) for c in coverage.cells}
 
 
 def test_what_the_document_says_of_coverage_is_what_was_measured(
