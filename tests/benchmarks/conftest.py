@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from here import launcher_here
 from hydra.utils import get_class
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.suites import launch
 from trimtab.benchmarks.training.rows import EpisodeRow, episodes_table
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.groups import load_group
@@ -246,3 +248,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     base = train(compose_run(words)).folder
     (dataset,) = (path.parent.parent for path in out.rglob("data/main_data.hdf5"))
     return Tiny(dataset, base)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The word that has a suite's or a sweep's runs carried out here; processes take seconds."""
+    kinds = {**launch.launcher_kinds(), "here": launcher_here()}
+    monkeypatch.setattr(launch, "launcher_kinds", lambda: kinds)
+    return "launcher=here"

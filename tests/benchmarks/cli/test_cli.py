@@ -246,9 +246,11 @@ def test_evaluate_refuses_a_task_with_other_spaces(bundle: Path, place: Path) ->
     assert answer.stderr.startswith("trimtab: policy ") and "base" not in answer.stderr
 
 
-def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path) -> None:
-    # Sweeps in processes of their own are in training/test_resume.py.
-    done = trimtab_here(*STEER, f"base={bundle}", "-m", "seed=0,1", "workers=1", cwd=place)
+def test_a_sweep_steers_one_bundle_with_several_seeds(
+    bundle: Path, place: Path, in_this_process: str
+) -> None:
+    # Sweeps in processes of their own are in training/test_resumed_sweeps.py.
+    done = trimtab_here(*STEER, f"base={bundle}", "-m", "seed=0,1", in_this_process, cwd=place)
     assert done.returncode == 0, done.stderr
     assert "sweep: 2 runs, 2 done" in done.stdout
     assert len(list(place.glob("runs/**/dsrl_sac/*/seed[01]/result.json"))) == 2
@@ -258,10 +260,12 @@ def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path)
     assert (place / "board" / "leaderboard.md").is_file()
 
 
-def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path) -> None:
+def test_a_failing_run_of_a_sweep_is_told_in_one_line(
+    bundle: Path, place: Path, in_this_process: str
+) -> None:
     shorter = [word.replace("warmup_steps=40", "warmup_steps=10") for word in STEER]
     words = [*shorter, f"base={bundle}", "algorithm.learning_rate=1e30", "seed=0,1", "-m"]
-    answer = trimtab_here(*words, "workers=1", cwd=place)
+    answer = trimtab_here(*words, in_this_process, cwd=place)
     assert answer.returncode == 2
     (line,) = [line for line in answer.stderr.splitlines() if line.startswith("trimtab: ")]
     assert re.search(r": at update 1\d*, after \d+ environment steps: \w+ is (nan|inf|-inf);", line)

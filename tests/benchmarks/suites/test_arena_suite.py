@@ -23,14 +23,16 @@ and a method that starts from nothing.
 def bench(*words: str) -> None:
     """Carry the arena out below the current folder, from this process."""
     with pytest.raises(SystemExit) as ended:
-        main(["bench", "suite=arena", "scale=ci", "workers=1", *words])
+        main(["bench", "suite=arena", "scale=ci", *words])
     assert ended.value.code == 0
 
 
-def test_the_arena_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arena_at_toy_size(
+    in_this_process: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measures, "_CALLS", 3)  # how long a decision takes is not tested
-    bench(f"only={KINDS}")
+    bench(f"only={KINDS}", in_this_process)
     folder = tmp_path / "runs" / "suites" / "arena-ci-part"
     jobs = load_suite("arena", "runs", scale="ci", only=KINDS.split(",")).jobs
     assert len(jobs) == 8
@@ -60,6 +62,6 @@ def test_the_arena_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (folder / "figure.png").stat().st_size > 10_000
 
     # Any part of it has tables: one of bases alone has no contest, and so no row of one.
-    bench("only=doors-flow")
+    bench("only=doors-flow", in_this_process)
     assert (folder / "arena.csv").read_text() == ""
     assert (folder / "figure.png").stat().st_size > 5_000

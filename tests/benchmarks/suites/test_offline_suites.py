@@ -14,12 +14,12 @@ from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.errors import TrimtabError
 
 
-def carried_out(name: str, only: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(place)
+def carried_out(name: str, *words: str) -> Path:
+    """Carry a part of a suite out below the current folder; return the folder of its tables."""
     with pytest.raises(SystemExit) as ended:
-        main(["bench", f"suite={name}", "scale=ci", f"only={only}", "workers=1"])
+        main(["bench", f"suite={name}", "scale=ci", *words])
     assert not ended.value.code
-    return place / "runs" / "suites" / f"{name}-ci-part"
+    return Path("runs", "suites", f"{name}-ci-part")
 
 
 def lines_of(path: Path) -> dict[str, dict[str, str]]:
@@ -29,8 +29,11 @@ def lines_of(path: Path) -> dict[str, dict[str, str]]:
         }
 
 
-def test_offline_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = carried_out("offline", "*-td3_bc,*-rebrac*", tmp_path, monkeypatch)
+def test_offline_at_toy_size(
+    in_this_process: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = carried_out("offline", "only=*-td3_bc,*-rebrac*", in_this_process)
     rows = read_episodes(folder / "episodes.parquet")
     assert {*rows["algorithm"].to_pylist()} == {"td3_bc", "rebrac"}
     # No method has learned from anything but the data: the judge's episodes are not theirs.
@@ -48,8 +51,11 @@ def test_offline_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {*lines_of(folder / "published.csv")} == {"td3_bc", "rebrac~published"}
 
 
-def test_offline_to_online_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = carried_out("offline_to_online", "*-td3_bc,*-cal_ql", tmp_path, monkeypatch)
+def test_offline_to_online_at_toy_size(
+    in_this_process: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = carried_out("offline_to_online", "only=*-td3_bc,*-cal_ql", in_this_process)
     found = lines_of(folder / "switch.csv")
     assert {*found} == {"td3_bc", "cal_ql"}
     assert {line["seeds"] for line in found.values()} == {"2"}

@@ -98,7 +98,11 @@ def test_baselines_are_checked_as_far_as_names_are_known(tmp_path: Path) -> None
 
 
 def test_a_part_is_compared_as_far_as_its_methods_are_there(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Any,
+    in_this_process: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Where a run is left out, the label of another one may say less."""
     monkeypatch.chdir(tmp_path)
@@ -114,8 +118,8 @@ def test_a_part_is_compared_as_far_as_its_methods_are_there(
     def gains(**changes: Any) -> dict[str, str | None]:
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document | changes, sort_keys=False))
         only = "a,b" if changes else "*"
-        code = trimtab(["bench", "suite=./mine.yaml", f"only={only}", "workers=1", "format=json"])
-        assert code == 0
+        words = ["bench", "suite=./mine.yaml", f"only={only}", "format=json", in_this_process]
+        assert trimtab(words) == 0
         (table,) = json.loads(capsys.readouterr().out)["tables"]
         return {entry["label"]: entry["baseline"] for entry in table["entries"]}
 

@@ -7,20 +7,20 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from here import Here, launcher_here
 from optuna.storages.journal import JournalFileBackend
 from rich.console import Console
 
 from trimtab import plugins
 from trimtab.benchmarks.cli.commands.train import _print_outcomes
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.suites.launch import Chosen, Done, Kind, Launcher, Start, Work, carry_out
+from trimtab.benchmarks.suites.launch import Chosen, Done
 from trimtab.benchmarks.suites.search import SAMPLERS, Search, search
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.benchmarks.suites.sweep_line import SweepLine
@@ -32,42 +32,8 @@ from trimtab.benchmarks.training.train import train
 from trimtab.errors import TrimtabError
 
 
-class Here:
-    """A launcher that carries out runs in this process, one after another, when they are awaited.
-
-    Args:
-        start: what it is started with.
-        before: called before each run, with how many have been carried out.
-    """
-
-    def __init__(self, start: Start, before: Callable[[int], None]) -> None:
-        self.start, self.before, self.count = start, before, 0
-        self.waiting: dict[concurrent.futures.Future[Done], Work] = {}
-
-    def submit(self, work: Work) -> concurrent.futures.Future[Done]:
-        future: concurrent.futures.Future[Done] = concurrent.futures.Future()
-        self.waiting[future] = work
-        return future
-
-    def await_some(
-        self, futures: Collection[concurrent.futures.Future[Done]]
-    ) -> set[concurrent.futures.Future[Done]]:
-        future = next(iter(futures))
-        self.before(self.count)
-        self.count += 1
-        try:
-            future.set_result(carry_out(self.waiting.pop(future), self.start.tell))
-        except TrimtabError as error:
-            future.set_exception(error)
-        return {future}
-
-
-def here(before: Callable[[int], None] = lambda count: None) -> Chosen:
-    @contextmanager
-    def started(start: Start) -> Iterator[Launcher]:
-        yield Here(start, before)
-
-    return Chosen(Kind("here", started), {})
+def here(before: Callable[[int], None] = lambda count: None, kind: type[Here] = Here) -> Chosen:
+    return Chosen(launcher_here(before, kind), {})
 
 
 def quiet() -> Console:
@@ -262,19 +228,11 @@ class Scripted(Here):
         return {future}
 
 
-def scripted(before: Callable[[int], None]) -> Chosen:
-    @contextmanager
-    def started(start: Start) -> Iterator[Launcher]:
-        yield Scripted(start, before)
-
-    return Chosen(Kind("scripted", started), {})
-
-
 def searched_scripted(out: Path, before: Callable[[int], None], **how: Any) -> list[SweepLine]:
     told: list[Any] = []
     search(
         [*CHEAP, f"out={out}", "algorithm.tau=interval(0.001,0.1)"], Search(**how),
-        lambda *said: told.extend(said), console=quiet(), launcher=scripted(before),
+        lambda *said: told.extend(said), console=quiet(), launcher=here(before, Scripted),
     )  # fmt: skip
     return list(told[0])
 
@@ -338,7 +296,7 @@ def test_a_score_that_the_task_does_not_have_is_refused_before_anything_runs(
     tmp_path: Path,
 ) -> None:
     words = [*CHEAP, f"out={tmp_path}", "seed=0,1"]
-    never = scripted(lambda number: pytest.fail("a trial was begun"))
+    never = here(lambda number: pytest.fail("a trial was begun"), Scripted)
     with pytest.raises(TrimtabError, match="score=success: .* has no success"):
         search(words, Search(score="success"), print, console=quiet(), launcher=never)
     assert list(tmp_path.iterdir()) == []
