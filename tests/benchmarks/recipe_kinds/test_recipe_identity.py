@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import runpy
 import shutil
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -188,9 +188,12 @@ def test_every_controller_has_a_name_of_its_own_and_a_revision() -> None:
     ],
 )
 def test_the_catalogues_script_answers_words_that_make_nothing(
-    words: list[str], code: int, told: str, root: Path
-) -> None:
-    script = root / "scripts" / "catalogue.py"
-    answer = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
-    assert answer.returncode == code, answer.stderr
-    assert (answer.stdout + answer.stderr).startswith(told)
+    words: list[str], code: int, told: str, root: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["catalogue.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(root / "scripts" / "catalogue.py"), run_name="__main__")
+    shown = capsys.readouterr()
+    assert ended.value.code == code
+    assert (shown.out + shown.err).startswith(told)

@@ -19,7 +19,7 @@ from trimtab.benchmarks.cli.commands.speed import speed as speed_command
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.speed import measure as speed
 from trimtab.benchmarks.speed import report as speed_report
-from trimtab.benchmarks.speed.cases import mjx, training
+from trimtab.benchmarks.speed.cases import latency, mjx, training
 from trimtab.benchmarks.speed.measure import Pair, Row, Side, Stage, Work
 
 WITHOUT_PEERS = {"improvement", "offline"}
@@ -290,6 +290,7 @@ def test_every_row_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # JAX compiles for minutes for the others of MJX, which differ from this one by a number, and
     # for Brax's PPO; and for a minute for the cheetah, whose place the smallest task takes.
     monkeypatch.setattr(mjx, "TASK", "PendulumSwingup")
+    monkeypatch.setattr(latency, "SAMPLING_STEPS", 2)  # an export takes seconds for more
     pairs = [one for one in speed.all_pairs() if one.group != "mjx" or one.name == "mjx_64"]
     # The row of robosuite, whose arithmetic is compiled in both processes, has a quicker task.
     sac, overlapped = training.off_policy("sac"), training.off_policy("sac", "overlap=true")

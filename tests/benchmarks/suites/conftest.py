@@ -18,7 +18,7 @@ import yaml
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.training.rows import read_episodes
 
-STEPS = 3000
+STEPS = 1500
 """Updates of a clone: as many as take some seconds, in which something can happen to it."""
 SUITE = {
     "title": "Tiny",
@@ -33,7 +33,7 @@ SUITE = {
             "overrides": [
                 "dataset=two_routes", "dataset.episodes=4", "policy=flow", "policy.hidden=[16]",
                 "policy.sampling_steps=2", "algorithm=bc", "algorithm.batch_size=16",
-                f"offline_steps={STEPS}", "checkpoint_every=50",
+                f"offline_steps={STEPS}", "checkpoint_every=100",
             ],
         },
         "frozen": {"base": "clone", "seeds": [0], "overrides": ["algorithm=frozen"]},

@@ -57,7 +57,7 @@ def position(run: Path) -> int:
 
 
 def trained_a_while(folder: Path, seed: int) -> Path | None:
-    """Return the folder of a run that has saved its state twice."""
+    """Return the folder of a run that has saved its state."""
     runs = folder.glob(f"runs/**/bc/*/seed{seed}")
     with contextlib.suppress(FileNotFoundError):  # a folder went while it was looked through
         return next((run for run in runs if position(run) >= 100), None)
@@ -69,19 +69,24 @@ def test_slurm_finds_the_same_although_a_job_is_preempted_and_another_one_killed
 ) -> None:
     saved: list[int] = []
 
-    def take_away() -> None:
-        """Pre-empt the job of seed 0 as Slurm does; kill that of seed 1 without a word."""
+    def preempt() -> None:
+        """Pre-empt the job of seed 0 as Slurm does."""
         run = in_time(lambda: trained_a_while(tmp_path, 0))
         os.kill(int((slurm / "process.100_0").read_text()), signal.SIGUSR2)
-        in_time(lambda: trained_a_while(tmp_path, 1))
-        os.kill(int((slurm / "process.100_1").read_text()), signal.SIGKILL)
         in_time(lambda: (slurm / "requeued.100_0").exists())
         saved.append(position(run))
 
-    taker = threading.Thread(target=take_away, daemon=True)
-    taker.start()
+    def kill() -> None:
+        """Kill the job of seed 1 without a word."""
+        in_time(lambda: trained_a_while(tmp_path, 1))
+        os.kill(int((slurm / "process.100_1").read_text()), signal.SIGKILL)
+
+    takers = [threading.Thread(target=taker, daemon=True) for taker in (preempt, kill)]
+    for taker in takers:
+        taker.start()
     tiny_suite.bench(tmp_path, "launcher=slurm", "launcher.partition=robots", "launcher.minutes=30")
-    taker.join(10)
+    for taker in takers:
+        taker.join(10)
     assert saved and 100 <= saved[0] < tiny_suite.steps
     assert tiny_suite.found(tmp_path) == here
     # An array of the two clones, the one that was killed again, and what starts from a clone.

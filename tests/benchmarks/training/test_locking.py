@@ -24,8 +24,9 @@ from trimtab.types import TrimtabError
 HOLDER = """
 import sys
 from pathlib import Path
-from trimtab.benchmarks.training.locking import locked
-with locked(Path(sys.argv[1])):
+from trimtab.benchmarks.training import locking
+locking.RENEWED_EVERY = 0.3
+with locking.locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """

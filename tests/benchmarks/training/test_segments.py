@@ -117,9 +117,9 @@ def test_files_follow_from_the_rows_and_not_from_when_they_were_saved(
                     ring.take(checkpoints.load()["ring"])
         return files(folder)
 
-    usual = saved(tmp_path / "usual", 10, loads=False)
+    usual = saved(tmp_path / "usual", 20, loads=False)
     assert any(name.startswith("rows/") for name in usual)
-    assert saved(tmp_path / "often", 3, loads=True) == usual
+    assert saved(tmp_path / "often", 5, loads=True) == usual
     assert saved(tmp_path / "odd", 7, loads=True) == usual
 
 
