@@ -19,7 +19,7 @@ from trimtab.types import PolicySpec
 
 pytestmark = pytest.mark.slow
 
-TASK, EPISODES, HORIZON, CHUNK = "playground/CartpoleBalance", 3, 21, 2
+TASK, EPISODES, HORIZON, CHUNK = "playground/CartpoleSwingup", 3, 21, 2
 HOW: dict[str, Any] = {
     "episodes": EPISODES, "seed": 7, "act_steps": CHUNK, "options": {"horizon": HORIZON},
 }  # fmt: skip

@@ -23,7 +23,7 @@ from trimtab.envs.vector import make_vec
 
 pytestmark = pytest.mark.slow
 
-TASK = ["env=playground/CartpoleBalance", "env_options.horizon=21", "eval_episodes=3"]
+TASK = ["env=playground/CartpoleSwingup", "env_options.horizon=21", "eval_episodes=3"]
 ACTING = ["num_envs=3", "online_steps=252", "checkpoint_every=100", "algorithm.batch_size=16"]
 CHUNKS = ["act_steps=2"]  # the last one of an episode is cut
 RING = ["algorithm.hidden=[16]", "algorithm.warmup_steps=30"]
