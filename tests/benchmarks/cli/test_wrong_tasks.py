@@ -86,6 +86,8 @@ BY_PLAYING = {
     "OfTheProcess": "reset(seed=…) in another process gives another observation: something of the",
 }
 """What only a check sees."""
+AS_HERE = Episode(faults=["as here"])
+"""What is found in another process, where that is not tested: to start one takes seconds."""
 
 
 @pytest.mark.parametrize("name", [*AT_ONCE, *LATER, *BY_PLAYING])
@@ -97,9 +99,8 @@ def test_a_check_says_each_fault_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    if "process" not in BY_PLAYING.get(name, ""):  # to start one takes longer than all the rest
-        there = Episode(faults=["as here"])
-        monkeypatch.setattr(checks, "_play_elsewhere", lambda *found: (there, []))
+    if "process" not in BY_PLAYING.get(name, ""):
+        monkeypatch.setattr(checks, "_play_elsewhere", lambda *found: (AS_HERE, []))
     id = id.format(name)
     words = [SUCCESS] if ":" in id else []
     code, lines = said(capfd, "check", f"env={id}", *words)
@@ -230,6 +231,7 @@ def test_a_wrong_family_is_told_in_one_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(toys, "FAMILY", dataclasses.replace(toys.FAMILY, **change))
+    monkeypatch.setattr(checks, "_play_elsewhere", lambda *found: (AS_HERE, []))
     forget()
     try:
         assert told in refused(tmp_path / "out", "env=toys/Right")

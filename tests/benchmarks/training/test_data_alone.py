@@ -112,7 +112,9 @@ def test_what_is_learned_from_data_does_not_depend_on_the_judge(
     assert weights[0] == weights[1]
 
 
-def test_a_run_that_is_done_is_known_without_its_recorded_data(tmp_path: Path) -> None:
+def test_a_run_that_is_done_is_known_without_its_recorded_data(
+    tmp_path: Path, in_this_process: str
+) -> None:
     words = ["env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "algorithm=bc"]
     words += ["policy=gaussian", "policy.hidden=[8]", "offline_steps=2", "eval_episodes=1"]
 
@@ -126,8 +128,8 @@ def test_a_run_that_is_done_is_known_without_its_recorded_data(tmp_path: Path) -
     again = carried_out(1)
     assert again.already_done and again.summary == first.summary
     assert not (tmp_path / "datasets").exists()
-    sweep = [*words, "dataset.episodes=1", f"out={tmp_path}", "-m"]
-    assert trimtab(["train", *sweep, "seed=0"]) == 0 and not (tmp_path / "datasets").exists()
+    sweep = [*words, "dataset.episodes=1", f"out={tmp_path}", "-m", "seed=0", in_this_process]
+    assert trimtab(["train", *sweep]) == 0 and not (tmp_path / "datasets").exists()
     assert not carried_out(2).already_done  # another recipe is another run
 
 
