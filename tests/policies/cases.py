@@ -40,7 +40,7 @@ LIMITS = (-1.0, -1 / 3), (1.1, 2.0)
 """Lower and upper ones; the float32 numbers nearest to two of them lie outside."""
 SPEC = PolicySpec(6, 4, 2, *LIMITS)
 SMALL: dict[str, Any] = {"hidden": (24, 24)}
-_SHORT = {"sampling_steps": 3, "layers": 2}  # at most, for time: each makes a graph longer
+_SHORT = {"sampling_steps": 2, "layers": 2}  # for time: each makes a graph longer
 FILES = ("config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "README.md")
 """Of a bundle."""
 
@@ -52,20 +52,24 @@ def _fitted(policy: Policy) -> Policy:
     return policy
 
 
+def _base() -> Policy:
+    return _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=1))
+
+
 def _steered() -> Policy:
-    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    base = _base()
     return LatentPolicy(TanhGaussianPolicy(latent_spec(base, 1.5), **SMALL), base)
 
 
 def _ticket() -> Policy:
-    policy = ConstantNoisePolicy(_fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)))
+    policy = ConstantNoisePolicy(_base())
     policy.latent.normal_()
     return policy
 
 
 def _tuned(sampler: str) -> Policy:
-    base = DiffusionPolicy(SPEC, **SMALL, sampler=sampler, sampling_steps=3, train_steps=3)
-    policy = TunedDiffusionPolicy(_fitted(base), tuned_steps=2)
+    base = DiffusionPolicy(SPEC, **SMALL, sampler=sampler, sampling_steps=2, train_steps=2)
+    policy = TunedDiffusionPolicy(_fitted(base), tuned_steps=1)
     with torch.no_grad():
         for weight in policy.tuned.parameters():
             weight.add_(0.03 * torch.randn_like(weight))
@@ -81,7 +85,7 @@ def _controlled() -> Policy:
 
 
 def _edited() -> Policy:
-    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    base = _base()
     return EditedPolicy(base, editor_of(base, 3, sees_chunk=True, **SMALL), scale=0.3)
 
 
@@ -98,7 +102,7 @@ def _squashed() -> Policy:
 @functools.cache
 def _graph() -> bytes:
     torch.manual_seed(3)
-    return export_onnx(_fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), {})
+    return export_onnx(_base(), {})
 
 
 def _black_box() -> Policy:
@@ -106,13 +110,13 @@ def _black_box() -> Policy:
 
 
 def _edited_best_of() -> Policy:
-    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    base = _base()
     editor = editor_of(base, 3, sees_chunk=True, **SMALL)
     return EditedBestOfPolicy(base, editor, scale=0.3, candidates=3, hidden=(16,), critics=4)
 
 
 def _edited_latent() -> Policy:
-    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    base = _base()
     actor = TanhGaussianPolicy(modulation_spec(base, 3, 1.5), **SMALL)
     return EditedLatentPolicy(actor, base, scale=0.3, act_steps=3)
 
@@ -124,24 +128,20 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     "constant_noise": _ticket,
     "controlled_diffusion": _controlled,
     "black_box": _black_box,
-    "repeated_noise": lambda: RepeatedNoisePolicy(
-        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
-    ),
+    "repeated_noise": lambda: RepeatedNoisePolicy(_base()),
     "edited": _edited,
     "edited_ascent": lambda: EditedAscentPolicy(
-        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), act_steps=3, candidates=5, kept=3,
-        ascent_steps=2, step_size=0.05, hidden=(16,), critics=3,
+        _base(), act_steps=3, candidates=5, kept=3, ascent_steps=1, step_size=0.05, hidden=(16,),
+        critics=3,
     ),
     "edited_best_of": _edited_best_of,
     "edited_latent": _edited_latent,
     "squashed": _squashed,
-    "best_of": lambda: BestOfPolicy(
-        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
-    ),
+    "best_of": lambda: BestOfPolicy(_base(), candidates=4, hidden=(16,)),
     "best_draw": lambda: BestDrawPolicy(
         _fitted(DiffusionPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=3, hidden=(16,)
     ),
-    "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
+    "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=2,
                                             train_steps=4)),
     "stochastic_flow": lambda: StochasticFlowPolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), level=0.3
@@ -153,7 +153,7 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
         SPEC, sizes=(4, 2), width=8, heads=2, feedforward=8, encoders=1,
     )),
     "unet_diffusion": lambda: _fitted(UNetDiffusionPolicy(
-        SPEC, hidden=(8,), groups=4, step_dim=8, past=1, train_steps=3, sampling_steps=3,
+        SPEC, hidden=(8,), groups=4, step_dim=8, past=1, train_steps=3, sampling_steps=1,
         beta_schedule="linear",  # which magnifies no last bits
     )),
     "guided_flow": lambda: _fitted(GuidedFlowPolicy(SPEC, **SMALL, sampling_steps=2)),
@@ -168,7 +168,7 @@ def policy_of(case: str) -> Policy:
     kind: Any = policy_kinds()[case]
     known = inspect.signature(kind).parameters
     assert "spec" in known, f"say in {__file__} how to build a {case}"
-    small = {name: min(known[name].default, most) for name, most in _SHORT.items() if name in known}
+    small = {name: value for name, value in {**SMALL, **_SHORT}.items() if name in known}
     return _fitted(kind(SPEC, **small))
 
 

@@ -58,13 +58,13 @@ def test_the_walking_policy_of_the_page_is_judged_delayed_and_edited(
     (tmp_path / name).write_bytes(Path(str(file.locate())).read_bytes())
     lines = []
     for line in COMMAND.findall(page[: page.index("## The contract")]):
-        line = line.replace("episodes=10", "episodes=2")
+        line = line.replace("episodes=10", "episodes=1")
         if line.startswith("train"):
             line += " online_steps=30 algorithm.warmup_steps=20 algorithm.hidden=[8] out=run"
             line += " algorithm.batch_size=8 eval_episodes=1"
         lines.append(line + (" format=json" if line.startswith("evaluate") else ""))
     lines += [f"export run={name} contract=listed.yaml out=listed"]
-    lines += ["evaluate policy=listed episodes=2 format=json"]
+    lines += ["evaluate policy=listed episodes=1 format=json"]
     done = subprocess.run(
         [sys.executable, "-c", CHILD], input=json.dumps(lines), cwd=tmp_path,
         capture_output=True, text=True, timeout=300,

@@ -253,7 +253,7 @@ def clone_two_modes(policy: Policy, updates: int) -> Tensor:
 def test_generative_policies_keep_both_modes(kind: Callable[..., Policy]) -> None:
     torch.manual_seed(2)
     policy = kind(PolicySpec(1, 1, 1, (-1.0,), (1.0,)), hidden=(64, 64))
-    action = clone_two_modes(policy, 2000)
+    action = clone_two_modes(policy, 1000)
     assert 0.3 < float((action > 0).float().mean()) < 0.7
     assert float((action.abs() < 0.4).float().mean()) < 0.2
     assert abs(float(action.abs().median()) - 0.8) < 0.1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -160,24 +161,38 @@ def steered(spec: PolicySpec) -> Policy:
     return LatentPolicy(TanhGaussianPolicy(latent_spec(base, 1.5), hidden=(8,)), base)
 
 
-KINDS = {
+KINDS: Mapping[str, Callable[[PolicySpec], Policy]] = {
     "flow": lambda spec: FlowPolicy(spec, hidden=(16, 16), sampling_steps=2),
     "latent": steered,
     "best_of": best_of,
 }
+Exported = Callable[..., tuple[Policy, Path]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["flat-input", "all"])
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Policies of these observations with their bundles, each made once."""
+    root = tmp_path_factory.mktemp("bundles")
+
+    @functools.cache
+    def export(name: str, kind: str = "flow") -> tuple[Policy, Path]:
+        torch.manual_seed(0)
+        policy = KINDS[kind](SPECS[name]).eval()
+        return policy, save_bundle(policy, root / name / kind, contract=CONTRACT)
+
+    return export
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("flat-input", "flow"), *(("all", kind) for kind in KINDS)]
+)
 def test_a_bundle_gives_the_same_actions_on_every_backend(
-    name: str, kind: str, tmp_path: Path
+    name: str, kind: str, exported: Exported
 ) -> None:
-    torch.manual_seed(0)
-    spec = SPECS[name]
-    policy = KINDS[kind](spec).eval()
-    errors = check_bundle(save_bundle(policy, tmp_path / "bundle", contract=CONTRACT))
+    spec, (policy, folder) = SPECS[name], exported(name, kind)
+    errors = check_bundle(folder)
     assert errors["torch"] == 0 and errors["onnx"] <= 1e-5
-    opened, runner = load_bundle(tmp_path / "bundle").policy, load_policy(tmp_path / "bundle")
+    opened, runner = load_bundle(folder).policy, load_policy(folder)
     assert opened.spec == spec and opened.config() == policy.config()
     obs = random_observation(spec, 9, 5)
     noise = np.random.default_rng(6).normal(size=(9, *policy.noise_shape)).astype(np.float32)
@@ -185,21 +200,17 @@ def test_a_bundle_gives_the_same_actions_on_every_backend(
         expected = policy(tensors(obs), torch.from_numpy(noise)).numpy()
     assert expected.std() > 1e-3
     assert np.abs(runner.predict(obs, noise) - expected).max() <= 1e-5
-    model = onnx.load(tmp_path / "bundle" / "policy.onnx")
+    model = onnx.load(folder / "policy.onnx")
     assert [port.name for port in model.graph.input] == [*spec.layout, "noise"]
-    card = (tmp_path / "bundle" / "README.md").read_text()
-    assert "input guidance" in card
+    assert "input guidance" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["flat-history", "parts-history", "all"])
 def test_a_robot_gives_one_observation_a_tick_and_the_runner_remembers(
-    name: str, tmp_path: Path
+    name: str, exported: Exported
 ) -> None:
-    torch.manual_seed(1)
-    spec = SPECS[name]
-    policy = FlowPolicy(spec, hidden=(16, 16), sampling_steps=2).eval()
-    save_bundle(policy, tmp_path / "bundle", contract=CONTRACT)
-    runner = load_policy(tmp_path / "bundle", seed=3)
+    spec, (policy, folder) = SPECS[name], exported(name)
+    runner = load_policy(folder, seed=3)
     single = PolicySpec(
         sum(part.size for part in spec.observed.values()), 4, 2,
         spec.action_low, spec.action_high, parts=dict(spec.observed) if spec.parts else {},
@@ -223,11 +234,9 @@ def test_a_robot_gives_one_observation_a_tick_and_the_runner_remembers(
     assert np.array_equal(runner.step(tree_map(lambda part: part[0], ticks)), first)
 
 
-def test_an_input_is_chosen_at_reset_and_stays(tmp_path: Path) -> None:
-    torch.manual_seed(2)
-    policy = GaussianPolicy(FLAT.with_input("guidance", 1.0), hidden=(8,)).eval()
-    save_bundle(policy, tmp_path / "bundle", contract=CONTRACT)
-    runner = load_policy(tmp_path / "bundle", deterministic=True)
+def test_an_input_is_chosen_at_reset_and_stays(exported: Exported) -> None:
+    policy, folder = exported("flat-input")
+    runner = load_policy(folder, deterministic=True)
     obs = np.full(5, 0.3, np.float32)
 
     def expected(weight: float) -> np.ndarray[Any, Any]:
@@ -250,9 +259,8 @@ def test_an_input_is_chosen_at_reset_and_stays(tmp_path: Path) -> None:
     assert np.allclose(runner.step(obs), expected(4.0), atol=1e-6)
 
 
-def test_wrong_parts_are_one_line(tmp_path: Path) -> None:
-    save_bundle(GaussianPolicy(PARTS, hidden=(8,)), tmp_path / "bundle", contract=CONTRACT)
-    runner = load_policy(tmp_path / "bundle")
+def test_wrong_parts_are_one_line(exported: Exported) -> None:
+    runner = load_policy(exported("parts-history")[1])
     state, picture = np.zeros(3), np.zeros((2, 2, 3), np.uint8)
     for wrong, words in (
         (np.zeros(15), "give a mapping with the parts state, picture"),
@@ -343,7 +351,8 @@ def test_an_agent_remembers_each_episode_by_itself(parts: bool) -> None:
 def test_a_contract_of_other_parts_is_refused(
     change: Any, words: str, tmp_path: Path, reseal: Any
 ) -> None:
-    folder = save_bundle(GaussianPolicy(PARTS, hidden=(8,)), tmp_path / "bundle", contract=CONTRACT)
+    policy = GaussianPolicy(PARTS, hidden=(8,))
+    folder = save_bundle(policy, tmp_path / "bundle", contract=CONTRACT, onnx=False)
     inputs = json.loads((folder / "config.json").read_text())["inputs"]
     noise = inputs.pop("noise")
     if words == "environment's":

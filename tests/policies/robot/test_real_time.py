@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -284,7 +285,10 @@ def chunked(
 ) -> Callable[[str], Path]:
     """Bundles of the flow policy of these tests, made once."""
     root = tmp_path_factory.mktemp("chunked")
-    kinds = {"rtc": RealTimeChunkingPolicy, "rti": RealTimeIterationPolicy}
+    kinds: dict[str, Callable[[Policy], Policy]] = {
+        "rtc": RealTimeChunkingPolicy,
+        "rti": functools.partial(RealTimeIterationPolicy, late_steps=1),
+    }
     contract = {"env": "gym/Hopper-v5", "control_rate": 10.0, "act_steps": 3}
 
     def bundle(word: str) -> Path:
