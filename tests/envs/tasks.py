@@ -15,7 +15,7 @@ VARIANTS = {
     r"^ogbench/puzzle-4x.": "ogbench/puzzle-3x3",
     r"^robosuite/(.*?)-(DPPO|DSRL)$": r"robosuite/\1",  # a scene's horizon and reward
     # Another scene; ``test_robosuite.py`` holds each of them to robosuite itself.
-    r"^robosuite/(Door|NutAssemblySquare|PickPlaceCan|ToolHang|TwoArmTransport)$": "robosuite/Lift",
+    r"^robosuite/(Door|Lift|PickPlaceCan|ToolHang|TwoArmTransport)$": "robosuite/NutAssemblySquare",
 }
 # One that has one start; ``test_mjx.py`` compiles one with drawn starts.
 COMPILED = {"playground/BallInCup"}
