@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.benchmarks.cli import main as command_line
-from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.cli.main import main, run
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 from trimtab.benchmarks.cli.words import wants_only_text
 from trimtab.benchmarks.core.signals import interrupts_cancel, interrupts_noted
@@ -72,17 +72,16 @@ def test_another_word_is_one_line(
     assert capfd.readouterr().err.startswith(line)
 
 
-def test_the_working_folder_and_results_may_have_any_bytes_in_their_names(tmp_path: Path) -> None:
+def test_the_working_folder_and_results_may_have_any_bytes_in_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/gr\xf6sse"))
     folder.mkdir()
-    code = (
-        "import sys; from trimtab.benchmarks.cli.main import run\n"
-        "words = ['env=gymnasium:Pendulum-v1', 'algorithm=sac', 'algorithm.hidden=[8]']\n"
-        "words += ['algorithm.warmup_steps=20', 'online_steps=40', 'eval_episodes=1']\n"
-        "run(['train', *words]); run(['leaderboard', f'runs={sys.argv[1]}/runs', 'out=board'])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, folder], cwd=folder, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(folder)
+    words = ["env=gymnasium:Pendulum-v1", "algorithm=sac", "algorithm.hidden=[8]"]
+    words += ["algorithm.warmup_steps=20", "online_steps=40", "eval_episodes=1"]
+    assert run(["train", *words]) == 0
+    assert run(["leaderboard", f"runs={folder}/runs", "out=board"]) == 0
     assert b"gr\\udcf6sse" in (folder / "board" / "leaderboard.md").read_bytes()
 
 

@@ -44,15 +44,16 @@ run_folder, outcome, words_of = resumed.run_folder, resumed.outcome, resumed.wor
 CONTEXT = multiprocessing.get_context("forkserver")
 NEVER = 9.0
 IMPROVING = {"steering", "selection", "editing", "finetuning", "offline_to_online"}
-BESIDE = ("ppo", "sac", "td3", "simba_v2", "fast_td3", "sb3_sac", "sb3_td3", "sb3_ppo")
+BESIDE = ("ppo", "td3", "simba_v2", "fast_td3", "sb3_sac", "sb3_td3", "sb3_ppo")
 # Those that learn nothing have nothing to resume.
 STARTING = [
     name
     for name in group_options("algorithm")
     if family_of(target := str(registered_target("algorithm", name))) in IMPROVING
     and not issubclass(class_of(target, "algorithm"), Frozen)
+    and name not in ("dppo", "dsrl_sac")
 ]
-"""Methods that improve a policy."""
+"""Methods that improve a policy, but for those that are killed."""
 ROUND = "sac buffer_size=36"
 """A run whose ring goes round more than twice."""
 ALSO = {
