@@ -11,7 +11,6 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.algorithms.steering.frozen import Frozen
 from trimtab.benchmarks.recipe_kinds.others import parts_of
 from trimtab.benchmarks.training.data.behaviour import BehaviourPolicy
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -44,15 +43,6 @@ def section(group: str, name: str) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def minimal(algorithm: str) -> list[str]:
-    """Return the least that has to be said to compose a run of a method."""
-    uses = get_class(section("algorithm", algorithm)["_target_"]).needs.required  # type: ignore[attr-defined]
-    needs = {"policy": "policy=flow", "dataset": "dataset=two_routes", "base": "base=a/folder"}
-    needs["start"] = needs["base"]
-    needs["oracles"] = "oracles=[a/folder]"
-    return [ENV, f"algorithm={algorithm}", *(needs[use] for use in sorted(uses))]
-
-
 def algorithms_in_code() -> dict[str, type[Algorithm]]:
     """Return every concrete method by the name of its module."""
     found: dict[str, type[Algorithm]] = {}
@@ -78,19 +68,6 @@ def test_every_file_is_found_by_its_group_and_parses(path: Path) -> None:
     assert path.stem in group_options(path.parent.name)
     loaded = OmegaConf.load(path)
     assert isinstance(loaded, DictConfig) and len(loaded) > 0
-
-
-def learns(algorithm: str) -> bool:
-    """Tell a method that changes anything from one that only judges its base."""
-    return not issubclass(algorithms_in_code()[algorithm], Frozen)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_method_composes(algorithm: str) -> None:
-    config = compose_run(minimal(algorithm))
-    assert config.algorithm == algorithm
-    assert config["algorithm"] == config.settings["algorithm"]
-    assert config["online_steps"] + config["offline_steps"] > 0 or not learns(algorithm)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,3 +31,26 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
             yield
 
     return stopped
+
+
+@pytest.fixture
+def copied_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Path], Any]:
+    """Copy the folder of a block's run to ``copy`` as soon as the run has come to a position.
+
+    That is what would be left of it if its process ended there; the run itself goes on.
+    """
+
+    @contextmanager
+    def copied(position: int, copy: Path) -> Iterator[None]:
+        after = loop.Run._finish_step
+
+        def keep(run: Any, index: int, steps: int) -> None:
+            after(run, index, steps)
+            if run.position >= position and not copy.exists():
+                shutil.copytree(run.config["out"], copy)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.Run, "_finish_step", keep)
+            yield
+
+    return copied

@@ -77,14 +77,13 @@ def test_the_graph_acts_as_the_policy_that_it_was_made_of(
 @pytest.mark.bits
 @pytest.mark.parametrize("method", ["dsrl_sac", "dsrl_na", "noise_ppo"])
 def test_it_is_steered_and_a_stopped_run_goes_on_to_the_same_bits(
-    method: str, tiny: Any, graph: Path, tmp_path: Path, stopped_at: Callable[[int], Any]
+    method: str, tiny: Any, graph: Path, tmp_path: Path, copied_at: Callable[[int, Path], Any]
 ) -> None:
-    whole = train(compose_run(words(tiny, graph, tmp_path / "whole", method)))
-    stopped = words(tiny, graph, tmp_path / "stopped", method)
-    with stopped_at(170):
-        train(compose_run(stopped))
+    with copied_at(170, tmp_path / "stopped"):
+        whole = train(compose_run(words(tiny, graph, tmp_path / "whole", method)))
     torch.manual_seed(5)
-    again = train(compose_run(stopped))
+    again = train(compose_run(words(tiny, graph, tmp_path / "stopped", method)))
+    assert not again.already_done
     assert returns(again.folder) == returns(whole.folder)
     assert bundle_hash(again.folder / "policy") == bundle_hash(whole.folder / "policy")
     policy: Any = load_bundle(whole.folder / "policy").policy

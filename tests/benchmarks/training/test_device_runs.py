@@ -6,7 +6,7 @@ All have one task and one number of environments, so JAX compiles few programs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 
 from trimtab.benchmarks.training import collector as collecting
 from trimtab.benchmarks.training import device_evaluate, experience, trials
-from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
@@ -28,15 +27,6 @@ ACTING = ["num_envs=3", "online_steps=252", "checkpoint_every=100", "algorithm.b
 CHUNKS = ["act_steps=2"]  # the last one of an episode is cut
 RING = ["algorithm.hidden=[16]", "algorithm.warmup_steps=30"]
 ROLLOUT = ["algorithm.rollout_steps=8", "algorithm.epochs=2"]
-
-
-class End(Callback):
-    """Ends a run without a word to it."""
-
-    def on_step(self, now: RunProgress) -> None:
-        """End it behind its first checkpoint."""
-        if now.position >= 170:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,18 +58,25 @@ def clone(policy: str, gathered: Path, out: Path) -> Path:
     return train(compose_run([*words, "algorithm.batch_size=16", f"out={out}"])).folder
 
 
-def resumed(words: list[str], out: Path) -> Path:
+@pytest.fixture
+def resumed(copied_at: Callable[[int, Path], Any], tmp_path: Path) -> Callable[[list[str]], Path]:
     """Check that a run that is ended and goes on has the bits of a whole one; return its folder."""
-    whole = train(compose_run([*words, f"out={out / 'whole'}"]))
-    with pytest.raises(KeyboardInterrupt):
-        train(compose_run([*words, f"out={out / 'ended'}"]), callbacks=[End()])
-    ended = train(compose_run([*words, f"out={out / 'ended'}"]))
-    weights = [(one.folder / "policy" / "model.safetensors").read_bytes() for one in (whole, ended)]
-    assert weights[0] == weights[1]
-    rows = [one.summary["evaluations"][-1]["return"] for one in (whole, ended)]
-    assert rows[0] == rows[1]
-    assert whole.summary["updates"] == ended.summary["updates"] > 0
-    return ended.folder
+
+    def check(words: list[str]) -> Path:
+        with copied_at(170, tmp_path / "ended"):  # behind its first checkpoint
+            whole = train(compose_run([*words, f"out={tmp_path / 'whole'}"]))
+        ended = train(compose_run([*words, f"out={tmp_path / 'ended'}"]))
+        assert not ended.already_done
+        weights = [
+            (one.folder / "policy" / "model.safetensors").read_bytes() for one in (whole, ended)
+        ]
+        assert weights[0] == weights[1]
+        rows = [one.summary["evaluations"][-1]["return"] for one in (whole, ended)]
+        assert rows[0] == rows[1]
+        assert whole.summary["updates"] == ended.summary["updates"] > 0
+        return ended.folder
+
+    return check
 
 
 def saved(folder: Path) -> dict[str, Any]:
@@ -90,8 +87,8 @@ def saved(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.bits
-def test_on_policy_with_a_history(tmp_path: Path) -> None:
-    folder = resumed([*TASK, *ACTING, *ROLLOUT, "algorithm=ppo", "history=2"], tmp_path)
+def test_on_policy_with_a_history(resumed: Callable[[list[str]], Path]) -> None:
+    folder = resumed([*TASK, *ACTING, *ROLLOUT, "algorithm=ppo", "history=2"])
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["episodes"], last["restarted"]) == (12, 0)
     assert "tensors" in saved(folder)
@@ -99,8 +96,8 @@ def test_on_policy_with_a_history(tmp_path: Path) -> None:
 
 @pytest.mark.bits
 @pytest.mark.parametrize("more", [["algorithm=sac"], ["algorithm=td3", "history=2"]])
-def test_off_policy(more: list[str], tmp_path: Path) -> None:
-    folder = resumed([*TASK, *ACTING, *RING, *CHUNKS, *more], tmp_path)
+def test_off_policy(more: list[str], resumed: Callable[[list[str]], Path]) -> None:
+    folder = resumed([*TASK, *ACTING, *RING, *CHUNKS, *more])
     state = saved(folder)
     assert "device_generator" in state and state["size"] == 252 // 6 + 2  # cut chunks are shorter
 
@@ -116,12 +113,17 @@ def test_off_policy(more: list[str], tmp_path: Path) -> None:
     ],
 )
 def test_a_frozen_base_is_steered_and_tuned(
-    algorithm: str, policy: str, more: list[str], gathered: Path, tmp_path: Path
+    algorithm: str,
+    policy: str,
+    more: list[str],
+    gathered: Path,
+    resumed: Callable[[list[str]], Path],
+    tmp_path: Path,
 ) -> None:
     base = clone(policy, gathered, tmp_path / "base")
     before = (base / "policy" / "model.safetensors").read_bytes()
     words = [*TASK, *ACTING, *CHUNKS, *more, f"algorithm={algorithm}", f"base={base}"]
-    folder = resumed(words, tmp_path)
+    folder = resumed(words)
     assert ("device_generator" if more[0] in RING else "tensors") in saved(folder)
     assert (base / "policy" / "model.safetensors").read_bytes() == before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 from trimtab.benchmarks.cli.commands.listing import LISTINGS
 from trimtab.benchmarks.cli.commands.train import explain_run
 from trimtab.benchmarks.cli.table import COMMANDS
-from trimtab.benchmarks.training import run as loop
 from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import check, train
@@ -42,21 +42,14 @@ def words(tiny: Any, out: Path, algorithm: str = "td3_bc") -> list[str]:
 
 @pytest.mark.parametrize("stop_at", [23, 55])
 def test_a_run_goes_on_to_the_same_bits(
-    stop_at: int, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop_at: int, tiny: Any, tmp_path: Path, copied_at: Callable[[int, Path], Any]
 ) -> None:
     """Stopped while the model learns, and while the method does, after data were made anew."""
-    after = loop.Run._finish_step
-
-    def stop(run: Any, index: int, steps: int) -> None:
-        after(run, index, steps)
-        if run.position == stop_at:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop.Run, "_finish_step", stop)
-        train(compose_run(words(tiny, tmp_path / "stopped")))
-    stopped = train(compose_run(words(tiny, tmp_path / "stopped"))).folder
-    whole = train(compose_run(words(tiny, tmp_path / "whole"))).folder
+    with copied_at(stop_at, tmp_path / "stopped"):
+        whole = train(compose_run(words(tiny, tmp_path / "whole"))).folder
+    again = train(compose_run(words(tiny, tmp_path / "stopped")))
+    assert not again.already_done
+    stopped = again.folder
     for name in ("policy/model.safetensors",):
         assert (stopped / name).read_bytes() == (whole / name).read_bytes()
     (one,), (other,) = (

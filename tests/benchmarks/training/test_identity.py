@@ -15,11 +15,12 @@ import pytest
 from trimtab.algorithms.off_policy.annealed_sac import AnnealedSAC
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.offline.bc import BehaviorCloning
+from trimtab.algorithms.steering.frozen import Frozen
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.benchmarks.training import identity
 from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.identity import constructed, document_of, hash_of, revision_of
-from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.constructors import class_of
 from trimtab.benchmarks.training.settings.groups import group_options
 from trimtab.benchmarks.training.train import train
@@ -33,7 +34,10 @@ OFFLINE = ("env=gym/InvertedPendulum-v5", "algorithm=bc", "policy=flow", "datase
 
 
 def document(*words: str, base: str | None = None) -> dict[str, Any]:
-    config = compose_run(words)
+    return documented(compose_run(words), base)
+
+
+def documented(config: RunConfig, base: str | None = None) -> dict[str, Any]:
     spec = get_spec(config["env"], **(config["env_options"] or {}))
     shape = PolicySpec(spec.obs_dim, 1, spec.action_dim, spec.action_low, spec.action_high)
     own = "trimtab.policies.kinds.tanh_gaussian.TanhGaussianPolicy"
@@ -188,8 +192,11 @@ def test_a_moved_file_is_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", group_options("algorithm"))
 def test_every_method_is_known_by_plain_values(name: str) -> None:
-    words = ["env=gym/InvertedPendulum-v5", f"algorithm={name}"]
-    part = document(*words)["method"]
+    config = compose_run(["env=gym/InvertedPendulum-v5", f"algorithm={name}"])
+    assert config.algorithm == name
+    if not issubclass(class_of(config["algorithm"]["_target_"], "algorithm"), Frozen):
+        assert config["online_steps"] + config["offline_steps"] > 0  # it changes something
+    part = documented(config)["method"]
     assert json.loads(json.dumps(part)) == part and part["name"] == name
     assert part["revision"] >= 1
 

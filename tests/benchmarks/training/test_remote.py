@@ -151,12 +151,10 @@ def test_it_is_steered_to_the_weights_of_a_local_base(
 
 @pytest.mark.bits
 def test_a_stopped_run_goes_on_to_the_same_bits(
-    tiny: Any, graph: Path, served: Served, tmp_path: Path, stopped_at: Callable[[int], Any]
+    tiny: Any, graph: Path, served: Served, tmp_path: Path, copied_at: Callable[[int, Path], Any]
 ) -> None:
-    whole = train(compose_run(words(tiny, served.address, tmp_path / "whole", "dsrl_sac")))
-    stopped = words(tiny, served.address, tmp_path / "stopped", "dsrl_sac")
-    with stopped_at(170):
-        train(compose_run(stopped))
+    with copied_at(170, tmp_path / "stopped"):
+        whole = train(compose_run(words(tiny, served.address, tmp_path / "whole", "dsrl_sac")))
     torch.manual_seed(5)
     with running(graph) as elsewhere:  # the same policy at another address is the same base
         stopped = words(tiny, elsewhere.address, tmp_path / "stopped", "dsrl_sac")
