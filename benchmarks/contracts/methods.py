@@ -144,9 +144,12 @@ def check_learning(subject: Subject) -> str:
     """Updates change the policy that is judged, if there is something to learn."""
     algorithm = subject.make(0, "cpu")
     before = copy.deepcopy(algorithm.policy.state_dict())
+    moved = False
     for step in range(_UPDATES):
         algorithm.update(data_for(algorithm, step, subject.spec))
-    moved = difference(before, algorithm.policy.state_dict()) is not None
+        moved = difference(before, algorithm.policy.state_dict()) is not None
+        if moved:
+            break
     require(
         moved == learns(algorithm),
         f"{_UPDATES} updates leave self.policy as it was"

@@ -38,6 +38,19 @@ SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2} |
     "critic_hidden": [16, 16],
     "target_every": 3,
     "behaviour_epochs": 2,
+    "behaviour_minibatches": 4,
+    "policy_hidden": [16, 16],
+    "student_hidden": [16, 16],
+    "actor_hidden": [16, 16],
+    "noise_hidden": [16],
+    "vae_hidden": [16],
+    "train_steps": 5,
+    "sampling_steps": 5,
+    "diffusion_steps": 4,
+    "action_candidates": 4,
+    "references": 64,
+    "kl_samples": 4,
+    "pairs": 4,
 }
 # What they do looks at numbers by its nature, so that it cannot run where there are none.
 LOOKS = {
@@ -50,12 +63,16 @@ LOOKS = {
 
 
 def chosen(file: Path) -> tuple[Any, dict[str, Any]]:
-    """The class and the keywords of a settings file, with networks cut to a testable width."""
+    """The class and the keywords of a settings file, with networks cut to a testable width.
+
+    Where one step is the usual number, it stays.
+    """
     section: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
     keywords = section["algorithm"]
     kind = get_class(keywords.pop("_target_"))
     known = keywords_of(kind)
-    return kind, keywords | {key: value for key, value in SMALL.items() if key in known}
+    small = {key: value for key, value in SMALL.items() if key in known}
+    return kind, keywords | {key: value for key, value in small.items() if known[key].default != 1}
 
 
 def subject_of(file: Path, setup_of: SetupOf, plan: int = 4) -> Subject:
