@@ -120,22 +120,28 @@ def test_bench_writes_everything_and_then_has_nothing_to_do(
     note.write_text(whole)
 
     # A part of it has tables of its own, and its runs are those that are done.
-    code, shown, told = bench(place, "only=[fro*]", "seeds=[1]", in_this_process)
+    words = ["only=[fro*]", "seeds=[1]", in_this_process]
+    code, shown, told = bench(place, *words)
     assert code == 0, told
     part = out.with_name("tiny-part")
-    assert len(json.loads((part / "suite.json").read_text())["folders"]) == 2  # one, and its base
+    note = part / "suite.json"
+    whole = note.read_text()
+    assert len(json.loads(whole)["folders"]) == 2  # one, and its base
     assert (part / "episodes.parquet").is_file() and not (part / "bundle").exists()
     assert (out / "bundle" / "policy.onnx").is_file()
 
-    # A run that is gone is run again, and only that one. What says that all is done follows from
-    # the runs: a damaged one is written again.
+    # What says that all is done follows from the runs: a damaged one is written again.
+    note.write_text(json.dumps({**json.loads(whole), "folders": 3}))
+    code, shown, told = bench(place, *words)
+    assert (code, note.read_text()) == (0, whole), told
+
+    # A run that is gone is run again, and only that one.
     (lost,) = (place / "runs").glob("**/frozen/*/seed1")
     (kept,) = (place / "runs").glob("**/frozen/*/seed0")
     before = (kept / "result.json").stat().st_mtime_ns
     shutil.rmtree(lost)
-    note.write_text(json.dumps({**json.loads(whole), "folders": 3}))
     code, _, told = bench(place, in_this_process)
-    assert (code, note.read_text()) == (0, whole), told
+    assert code == 0, told
     assert (lost / "result.json").is_file()
     assert (kept / "result.json").stat().st_mtime_ns == before
 
