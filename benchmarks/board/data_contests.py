@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class DataScores:
         switch: the score at the switch; empty likewise.
         seeds: the seed of each run.
         episode_scores: the scores of each run's last evaluation.
-        seconds: wall time of a run, mean over seeds.
+        seconds: wall time of a run, median over seeds.
     """
 
     score: tuple[float, ...]
@@ -83,7 +84,7 @@ def contests_of(table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[D
                 for one in records
                 if one["config_hash"] == group.config_hash
             ]
-            scores = replace(_scores(group), seconds=float(np.mean(seconds)))
+            scores = replace(_scores(group), seconds=median(seconds))
             found[place["task"]][place["method"]] = scores
             scored_by[place["task"]] = group.metric
     return [

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def contests_of_modes(
                 score=tuple(float(np.mean(values)) for values in scores.values()),
                 seeds=tuple(scores),
                 episode_scores=tuple(np.array(values) for values in scores.values()),
-                seconds=float(np.mean(seconds.get(mine[0].config_hash, 0.0))),
+                seconds=median(seconds.get(mine[0].config_hash, [0.0])),
             )
     return [DataContest(task, "success", methods) for task, methods in found.items()]
 

@@ -47,7 +47,7 @@ class ArenaRow:
         control: the control with the highest score here.
         control_gain: over that control; None for controls themselves.
         episodes: training episodes, mean over seeds.
-        seconds: wall time, mean over seeds.
+        seconds: wall time, median over seeds: a run that shared its processor counts as one run.
         trained_parameters: numbers that its optimisers move.
         base_distance: of its last policy from the base, in half ranges of an action.
         torch_ms: milliseconds of one decision in torch.

@@ -7,9 +7,9 @@ nothing. So the order is that of the fewest further core-hours a claim.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from trimtab.benchmarks.board.arena.claim_list import Claim
@@ -113,4 +113,4 @@ def _place(record: Record) -> tuple[str, str | None, str | None]:
 
 
 def _seconds(name: str, records: Sequence[Record]) -> float:
-    return statistics.fmean(one["seconds"] for one in records if one["name"] == name)
+    return median(float(one["seconds"]) for one in records if one["name"] == name)

@@ -172,7 +172,7 @@ def _row(
         control=None if control is None else control.place["method"],
         control_gain=None if control is None else gain(control.group),
         episodes=float(np.mean([run["evaluations"][-1]["episodes"] for run in one.records])),
-        seconds=float(np.mean([run["seconds"] for run in one.records])),
+        seconds=float(np.median([run["seconds"] for run in one.records])),
         trained_parameters=int(first["trained_parameters"]),
         base_distance=timed.get("base_distance"),
         torch_ms=milliseconds.get("torch"),

@@ -41,7 +41,7 @@ def read(run: Path) -> pd.DataFrame:
 
 
 def table() -> str:
-    """Return success of the whole search beside that of the arena's budget."""
+    """Return success of the whole search beside that of the arena's budget, in the same seeds."""
     arena = pd.read_csv(HERE / "arena.csv")
     found = pd.read_csv(FILE)
     lines = [
@@ -50,10 +50,12 @@ def table() -> str:
     ]
     for base in ("flow", "diffusion"):
         short = arena[(arena.task == "hoop") & (arena.base == base)]
-        (finals,) = short[short.method == "golden_ticket"].finals
-        nine = [float(one) for one in finals.split()]
+        (row,) = short[short.method == "golden_ticket"].itertuples()
         whole = found[found.base == base]
         twenty = whole.groupby("seed").success.mean()
+        seeds, finals = map(int, row.seeds.split()), map(float, row.finals.split())
+        of_seed = dict(zip(seeds, finals, strict=True))
+        nine = [of_seed[seed] for seed in twenty.index]
         lines.append(
             f"| {base} | {np.mean(nine):.2f} | {twenty.mean():.2f} | "
             f"{', '.join(f'{one:.2f}' for one in nine)} | "

@@ -78,3 +78,11 @@ def test_a_suite_of_data_has_its_own_runs() -> None:
     asked = claim("steered", kind="higher", than="tuned", suite="offline", looks=(4,))
     (look,) = plan_looks([finding(asked)], {"": [], "offline": data}, ["frozen"])
     assert {seed for _, seed in look.runs} == {3} and len(look.runs) == 3
+
+
+def test_one_seed_that_shared_its_processor_does_not_make_a_plan_dear() -> None:
+    rows = records("door")
+    slow = next(one for one in rows if one["name"] == "door-flow-steered" and one["seed"] == 2)
+    slow["seconds"] *= 40
+    (look,) = plan_looks([finding(claim("steered"))], {"": rows}, ["frozen"])
+    assert look.hours == 2 * (10.0 + 1.0 + 100.0) / 3600
