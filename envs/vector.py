@@ -12,14 +12,11 @@ from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.registry import check_observations, own_vector
 from trimtab.errors import TrimtabError
 
-__all__ = ["make_vec", "make_vec_elsewhere", "simulator_device"]
+__all__ = ["make_vec", "make_vec_elsewhere", "simulator_device", "why_on_processor"]
 
 
 def simulator_device(id: str, device: str, **options: Any) -> str:
     """Return where the simulations of a run on ``device`` are: there too if they can, or ``"cpu"``.
-
-    A run that resumes repeats actions, which is exact only if the simulator gives the same bits
-    again. On a GPU this is untested.
 
     Args:
         id: ``family/task``.
@@ -31,6 +28,25 @@ def simulator_device(id: str, device: str, **options: Any) -> str:
     """
     own = own_vector(id, **options)
     return "cpu" if own is None else own.device_for(device)
+
+
+def why_on_processor(id: str, device: str, **options: Any) -> str | None:
+    """Return why the simulations of a run on a GPU are not there, if others of their kind can be.
+
+    Args:
+        id: as :func:`simulator_device`, with those that follow.
+        device: as there.
+        options: as there.
+
+    Raises:
+        TrimtabError: as there.
+    """
+    own, kind = own_vector(id, **options), device.split(":")[0]
+    if own is None or kind == "cpu" or kind not in own.devices or own.device_for(device) != "cpu":
+        return None
+    if device not in own.devices:
+        return f"{id} can be simulated on {', '.join(own.devices)}, and not on {device}"
+    return f"{id} could be simulated on {device}, but JAX sees none here; install jax[cuda12]"
 
 
 @overload

@@ -262,7 +262,16 @@ class Collector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly from ``state``."""
+        """Continue exactly from ``state``.
+
+        Raises:
+            TrimtabError: if the state is of simulations on a GPU, or of other environments.
+        """
+        if "read" in state:
+            raise TrimtabError(
+                "the run was saved with simulations on a GPU; resume it on a machine where JAX "
+                "sees one, or start it again"
+            )
         with self._foreign_code:
             self.envs.load_state_dict(state["envs"])
         self.obs = state["obs"]

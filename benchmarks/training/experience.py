@@ -27,7 +27,7 @@ from trimtab.datasets.sources.relabel import Relabelled
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
-from trimtab.envs.vector import simulator_device
+from trimtab.envs.vector import simulator_device, why_on_processor
 from trimtab.policies.memory import state_parts
 from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
 
@@ -218,6 +218,8 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
     action_shape = (plan.act_steps, plan.env.action_dim)
     observed = spec_of(plan.env, plan.act_steps, plan.observations)
     simulated = simulator_device(env.id, config["device"], **env.options)
+    if reason := why_on_processor(env.id, config["device"], **env.options):
+        logger.warning("simulations stay on the processor: %s", reason)
     if algorithm.pace.rollout_steps:
         seen = _rows_of(observed, batch_spec_of(algorithm).history)
         size = algorithm.pace.rollout_steps, config["num_envs"]

@@ -57,9 +57,6 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
             count: self._placed(np.int32(count))
             for count in (env.act_steps, env.horizon % env.act_steps)
         }
-        chunks = -(-env.horizon // env.act_steps)
-        assert env.action_space.shape is not None
-        self._actions = torch.zeros((chunks, *env.action_space.shape), device=self.device)
         self._return = torch.zeros(env.num_envs, device=self.device)
         self.restarted = torch.zeros((), dtype=torch.int64, device=self.device)
         """Simulations that were no longer finite, so far."""
@@ -105,7 +102,6 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
 
         left = self._envs.horizon - self._chunks * self._envs.act_steps
         steps = min(left, self._envs.act_steps)
-        self._actions[self._chunks] = actions
         # It is kept until the next step has been asked for: JAX may not have read it yet.
         self._taken = actions.detach().contiguous()
         taken = jax.dlpack.from_dlpack(self._taken)
@@ -126,55 +122,45 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
         return obs, reward, restarted, truncated, infos
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the exact state as arrays, as the same environments without tensors do."""
-        number = self.num_envs
-        actions = self._actions[: self._chunks].transpose(0, 1).flatten(0, 1)
+        """Return the exact state as arrays: the simulations themselves, so nothing is repeated."""
+        import jax
+
+        leaves = jax.tree.leaves((self._state, self._spare))
         return {
             "run_seed": np.array(self._envs.run_seed, np.int64),
-            "episode": np.full(number, self._episode, np.int64),
+            "episode": np.array(self._episode, np.int64),
+            "chunks": np.array(self._chunks, np.int64),
             "seed": np.array(self._seeds(), np.int64),
-            "chunks": np.full(number, self._chunks, np.int64),
-            "actions": actions.cpu().numpy(),
-            "obs": np.array(self.observations),
+            "return": self._return.cpu().numpy(),
+            **{f"simulation_{number}": np.array(leaf) for number, leaf in enumerate(leaves)},
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go back to a state by starting its episodes and repeating the actions.
+        """Go back to a state.
 
         Raises:
-            TrimtabError: if the state belongs to other environments, or if the simulator does not
-                arrive at the stored observations bit for bit.
+            TrimtabError: if the state belongs to other environments.
         """
+        import jax
         import torch
 
-        episodes, chunks = {*state["episode"].tolist()}, {*state["chunks"].tolist()}
-        if (
-            state["obs"].shape != self.observation_space.shape
-            or not len(episodes) == len(chunks) == 1
-        ):
-            raise TrimtabError(
-                f"{self.id}: the saved state is of {len(state['obs'])} environments whose episodes "
-                f"began apart; this is {self.num_envs} that begin together; resume on the device "
-                "that saved it, with the same num_envs"
-            )
-        (episode,), (count,) = episodes, chunks
         self._envs.run_seed = int(state["run_seed"])
-        self._start(episode)
-        shape = (self.num_envs * count, *self._actions.shape[2:])
-        fits = state["actions"].shape == shape and 0 <= count <= len(self._actions)
-        if not fits or state["seed"].tolist() != self._seeds():
+        self._start(int(state["episode"]))
+        leaves, structure = jax.tree.flatten((self._state, self._spare))
+        saved = [state.get(f"simulation_{number}") for number in range(len(leaves))]
+        alike = all(
+            one is not None and (one.shape, one.dtype) == (leaf.shape, leaf.dtype)
+            for one, leaf in zip(saved, leaves, strict=True)
+        )
+        if not alike or state["seed"].tolist() != self._seeds():
             raise TrimtabError(
-                f"{self.id}: the saved state has actions {state['actions'].shape} of {count} "
-                "decisions, or episodes of other seeds; use the same act_steps, horizon and seed"
+                f"{self.id}: the saved state is of other simulations or of episodes of other "
+                "seeds; use the same num_envs, seed and versions of MJX and Playground"
             )
-        actions = torch.as_tensor(state["actions"], device=self.device)
-        for chunk in actions.unflatten(0, (self.num_envs, count)).transpose(0, 1):
-            self.step(chunk)
-        if not np.array_equal(np.asarray(self.observations), state["obs"], equal_nan=True):
-            raise TrimtabError(
-                f"{self.id}: repeating the saved actions did not lead to the saved observations; "
-                "the simulator, the options or the device have changed"
-            )
+        self._state, self._spare = jax.tree.unflatten(structure, [*map(self._placed, saved)])
+        self.observations = self._state.obs
+        self._chunks = int(state["chunks"])
+        self._return.copy_(torch.from_numpy(state["return"]))
 
     def _seeds(self) -> list[int]:
         """Return the seeds of the present episodes."""

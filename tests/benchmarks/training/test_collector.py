@@ -23,7 +23,8 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.registry import own_vector
-from trimtab.envs.vector import make_vec, simulator_device
+from trimtab.envs.vector import make_vec, simulator_device, why_on_processor
+from trimtab.errors import TrimtabError
 from trimtab.types import BatchSpec, PolicySpec
 
 TASK = "playground/CartpoleSwingup"
@@ -167,6 +168,22 @@ def test_simulations_are_where_a_run_is_if_they_can_be() -> None:
     assert own.has_device("cpu")
     for task in ("gym/Hopper-v5", "metaworld/push-v3"):  # a vector of its own, and none
         assert simulator_device(task, "cuda") == "cpu"
+
+
+def test_a_run_on_a_gpu_says_why_its_simulations_are_not_there() -> None:
+    own = own_vector(TASK)
+    assert own is not None
+    told = why_on_processor(TASK, "cuda")
+    assert told is None if own.has_device("cuda") else "JAX sees none here" in str(told)
+    assert "cpu, cuda, and not on cuda:1" in str(why_on_processor(TASK, "cuda:1"))
+    assert why_on_processor(TASK, "cpu") is why_on_processor("gym/Hopper-v5", "cuda") is None
+
+
+def test_a_run_goes_on_where_its_simulations_were() -> None:
+    plain, tensors = (collector(SAC, tensors=given) for given in (False, True))
+    for one, other in ((plain, tensors), (tensors, plain)):
+        with pytest.raises(TrimtabError, match="was saved with simulations on a "):
+            one.load_state_dict(other.state_dict())
 
 
 def test_a_device_is_chosen_that_family_and_machine_have() -> None:
