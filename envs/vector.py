@@ -42,7 +42,7 @@ def why_on_processor(id: str, device: str, **options: Any) -> str | None:
         TrimtabError: as there.
     """
     own, kind = own_vector(id, **options), device.split(":")[0]
-    if own is None or kind == "cpu" or kind not in own.devices or own.device_for(device) != "cpu":
+    if own is None or kind not in own.devices or own.device_for(device) == device:
         return None
     if device not in own.devices:
         return f"{id} can be simulated on {', '.join(own.devices)}, and not on {device}"

@@ -2,16 +2,18 @@
 
     python scripts/gpu.py out=benchmarks/results/gpu rounds=3 scale=1
     python scripts/gpu.py out=benchmarks/results/gpu only=ppo_half_cheetah_4096 scale=0.3
+    python scripts/gpu.py out=benchmarks/results/gpu minutes=9
 
-Updates that are replayed as CUDA graphs (``gpu_updates.py``), decisions (``gpu_latency.py``), a run
-that is killed and resumed, MJX's environments (``gpu_simulation.py``), runs of PPO beside Brax's
+Updates that are replayed as CUDA graphs (``gpu_updates.py``), decisions (``gpu_latency.py``), runs
+that are killed and resumed, MJX's environments (``gpu_simulation.py``), runs of PPO beside Brax's
 and a run of SAC (``gpu_training.py``), and runs that share the GPU (``gpu_side_by_side.py``). All
 but the runs are checked, and then timed in turns with a peer as ``trimtab speed`` does it; a run
 and its peer's are made one after the other. The cheapest rows come first.
 ``rows.json`` is written anew after each row. All other rows stay in the file, so a measurement may
-take several sittings; each row has the machine that it is from. A row that failed says why, but
-does not take the place of one that was measured. Without a GPU the script says so in one line and
-exits with code 2.
+take several sittings: with ``minutes=`` no row begins later than that, and the call ends with the
+words ``only=`` of the rows that are left. Each row has the machine that it is from. A row that
+failed says why, but does not take the place of one that was measured. Without a GPU the script says
+so in one line and exits with code 2.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import functools
 import gc
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +53,14 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMITTED = ROOT / "benchmarks" / "results" / "gpu"
 """The committed rows; the table of their page is written with them."""
 SIDE_BY_SIDE = {f"side_by_side_{count}": count for count in gpu_side_by_side.WORKERS}
+RESUMED = {
+    "resume_sac": ["algorithm=sac"],
+    "resume_ppo_playground": [
+        "algorithm=ppo", "env=playground/CartpoleSwingup", "env_options.horizon=21", "num_envs=8",
+        "algorithm.rollout_steps=8",
+    ],
+}  # fmt: skip
+"""Runs that are killed and go on: with simulations on the processor, and on the GPU."""
 NO_JAX = ("resume_sac", *gpu_updates.ROWS, *gpu_latency.ROWS, *SIDE_BY_SIDE)
 """The rows for which torch alone has to see the GPU."""
 SETTINGS = {
@@ -57,17 +68,19 @@ SETTINGS = {
     "rounds": Setting(3, "turns of each side; a row has their medians", least=1),
     "scale": Setting("1.0", "factor that multiplies the work of a turn"),
     "only": Setting("", "names of rows, with commas between them; without it, all"),
+    "minutes": Setting(0, "minutes after which no row begins; 0: all rows", least=0),
 }
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the words ask for: the folder, turns of each side, a factor to the work, and rows."""
+    """What the words ask for: the folder, turns, a factor to the work, rows, and minutes."""
 
     out: Path
     rounds: int
     scale: float
     only: list[str]
+    minutes: int
 
 
 def settings(words: list[str]) -> Settings:
@@ -83,7 +96,8 @@ def settings(words: list[str]) -> Settings:
             )
     given = parse("gpu", Command("gpu", "", (), SETTINGS), words)
     only = list(dict.fromkeys(listed(given["only"])))
-    return Settings(Path(given["out"]), given["rounds"], check_scale(given["scale"], "gpu"), only)
+    scale = check_scale(given["scale"], "gpu")
+    return Settings(Path(given["out"]), given["rounds"], scale, only, given["minutes"])
 
 
 def help_text() -> str:
@@ -112,17 +126,19 @@ def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
     runs = {one.name: functools.partial(trained, asked, one) for one in gpu_training.RUNS}
     # JAX keeps the memory that its rows took, so the runs that share the GPU come before them.
     updates, stepping = rows_of(gpu_updates, gpu_latency), rows_of(gpu_simulation)
-    return {"resume_sac": resumed, **updates, **shared, **stepping, **runs}
+    ending = {name: functools.partial(resumed, name) for name in RESUMED}
+    first = {"resume_sac": ending.pop("resume_sac")}
+    return {**first, **updates, **shared, **ending, **stepping, **runs}
 
 
-def resumed(device: str = "cuda") -> Row:
-    """Kill a run of SAC, let it go on, and compare it with one that was not killed.
+def resumed(name: str, device: str = "cuda") -> Row:
+    """Kill a run, let it go on, and compare it with one that was not killed.
 
     Raises:
         TrimtabError: if a bit of weights, rows or metrics differs.
     """
-    told = check_resuming(["algorithm=sac", f"device={device}"])
-    return {"name": "resume_sac", "group": "gpu", "found": told}
+    told = check_resuming([*RESUMED[name], f"device={device}"])
+    return {"name": name, "group": "gpu", "found": told}
 
 
 def trained(asked: Settings, training: gpu_training.Training) -> Row:
@@ -174,8 +190,11 @@ def main(words: list[str]) -> int:
     del place["rounds"]  # rows that are timed in rounds have them
     place["packages"] |= versions_of("mujoco-mjx", "playground")
     order = {name: number for number, name in enumerate(known)}
-    failed = False
-    for name in chosen:
+    failed, started = False, time.monotonic()
+    for number, name in enumerate(chosen):
+        if asked.minutes and time.monotonic() - started > 60 * asked.minutes:
+            sys.stdout.write(f"the time is over; left: only={','.join(chosen[number:])}\n")
+            break
         row = {**measured(name, known[name]), "machine": place}
         sys.stdout.write(f"{row}\n")
         sys.stdout.flush()

@@ -70,32 +70,34 @@ def train(
     ppo: Any = importlib.import_module("brax.training.agents.ppo.train")
     networks: Any = importlib.import_module("brax.training.agents.ppo.networks")
     linen: Any = importlib.import_module("flax.linen")
-    ppo.train(
-        suite.load(task),
-        num_timesteps=steps,
-        num_envs=numbers.copies,
-        max_devices_per_host=1,
-        wrap_env_fn=wrapper_of(suite).wrap_for_brax_training,
-        episode_length=1000,
-        unroll_length=numbers.rollout,
-        batch_size=numbers.copies // numbers.minibatches,
-        num_minibatches=numbers.minibatches,
-        num_updates_per_batch=numbers.epochs,
-        num_evals=parts + 1,
-        run_evals=False,
-        num_eval_envs=8,
-        progress_fn=lambda _, metrics: done(float(metrics["training/sps"])),
-        normalize_observations=True,
-        learning_rate=3e-4,
-        discounting=0.99,
-        max_grad_norm=0.5,
-        network_factory=functools.partial(
-            networks.make_ppo_networks,
-            policy_hidden_layer_sizes=(numbers.hidden, numbers.hidden),
-            value_hidden_layer_sizes=(numbers.hidden, numbers.hidden),
-            activation=linen.tanh,
-        ),
-    )
+    # On a GPU both sides multiply whole float32 numbers, in networks as in physics.
+    with jax.default_matmul_precision("highest"):
+        ppo.train(
+            suite.load(task),
+            num_timesteps=steps,
+            num_envs=numbers.copies,
+            max_devices_per_host=1,
+            wrap_env_fn=wrapper_of(suite).wrap_for_brax_training,
+            episode_length=1000,
+            unroll_length=numbers.rollout,
+            batch_size=numbers.copies // numbers.minibatches,
+            num_minibatches=numbers.minibatches,
+            num_updates_per_batch=numbers.epochs,
+            num_evals=parts + 1,
+            run_evals=False,
+            num_eval_envs=8,
+            progress_fn=lambda _, metrics: done(float(metrics["training/sps"])),
+            normalize_observations=True,
+            learning_rate=3e-4,
+            discounting=0.99,
+            max_grad_norm=0.5,
+            network_factory=functools.partial(
+                networks.make_ppo_networks,
+                policy_hidden_layer_sizes=(numbers.hidden, numbers.hidden),
+                value_hidden_layer_sizes=(numbers.hidden, numbers.hidden),
+                activation=linen.tanh,
+            ),
+        )
 
 
 def wrap(task: str) -> Any:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,12 @@ def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
     measured(d=two, b=three, a=three)
     assert [row["name"] for row in json.loads((tmp_path / "rows.json").read_text())] == [*"dbac"]
     capfd.readouterr()
+    # Behind its time no row begins, and the call says which are left.
+    clock = iter([0.0, 59.0, 61.0])
+    monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    left = measured("minutes=1", a=two, b=two, c=three)[1]
+    assert left == {"a": two, "b": three, "c": two, "d": two}
+    assert "left: only=b,c" in capfd.readouterr().out
 
 
 def test_the_page_of_a_gpu_has_rows_without_a_peer_and_no_failures(root: Path, gpu: Any) -> None:
