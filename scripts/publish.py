@@ -93,12 +93,26 @@ def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None
 def documents_of(folder: Path) -> dict[str, Any]:
     """Return what a suite's hashes were computed from, by hash; runs that are gone have none."""
     found = {}
-    for run in read_json(folder / "suite.json", "suite")["folders"].values():
+    (folders,) = fields_of(folder / "suite.json", "folders")
+    for run in folders.values():
         file = Path(run) / "provenance.json"
         if file.is_file():
             provenance = read_json(file, "provenance")
             found[provenance["config_hash"]] = provenance["identity"]
     return found
+
+
+def fields_of(file: Path, *names: str) -> list[Any]:
+    """Return fields of a JSON object that a suite wrote.
+
+    Raises:
+        TrimtabError: if the file is missing or damaged, or lacks one of them.
+    """
+    found = read_json(file, "publish")
+    for name in names:
+        if not isinstance(found, dict) or name not in found:
+            raise TrimtabError(f"publish: {file} has no {name}; run the suite again")
+    return [found[name] for name in names]
 
 
 def documents_for(rows: pa.Table, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,15 +164,16 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT, *, anew: bo
     """
     if not (folder / "suite.json").is_file():
         raise TrimtabError(f"publish: {folder} is no folder of a suite; run trimtab bench first")
-    made, latest = collect_episodes(folder / FILE_NAME), read_json(folder / BOARD, "leaderboard")
+    made = collect_episodes(folder / FILE_NAME)
+    command, versions = fields_of(folder / BOARD, "command", "versions")
     names = sorted(set(made["suite"].to_pylist()))
     if len(names) != 1 or names[0] not in group_options("suite"):
         raise TrimtabError(f"publish: {folder}: its rows are of {', '.join(names)}, not of a suite")
-    if " scale=" in latest["command"]:
-        raise TrimtabError(f"publish: {folder} is of {latest['command']}; run it without scale=")
-    if anew and " only=" in latest["command"]:
+    if " scale=" in command:
+        raise TrimtabError(f"publish: {folder} is of {command}; run it without scale=")
+    if anew and " only=" in command:
         raise TrimtabError(
-            f"publish: {folder} is of {latest['command']}, a part of the suite; add it: "
+            f"publish: {folder} is of {command}, a part of the suite; add it: "
             f"publish.py add {folder}"
         )
     place, suite = results / names[0].replace("_", "-"), load_suite(names[0], "runs")
@@ -182,7 +197,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT, *, anew: bo
         rows,
         sources=Sources(baselines=suite.baselines),  # those whose methods are committed
         command=f"trimtab bench suite={names[0]}",
-        versions=latest["versions"],
+        versions=versions,
         title=suite.title,
     )
     if suite.controls:
@@ -241,13 +256,13 @@ def _runs_of(table: pa.Table) -> list[tuple[str, int]]:
 
 def board_of(place: Path, rows: pa.Table) -> Leaderboard:
     """Return the leaderboard of a result's rows, under the committed title and command."""
-    committed = read_json(place / "leaderboard.json", "leaderboard")
+    command, versions, title = fields_of(place / BOARD, "command", "versions", "title")
     return leaderboard.build(
         rows,
         sources=Sources(baselines=load_suite(suite_of(place), "runs").baselines),
-        command=committed["command"],
-        versions=committed["versions"],
-        title=committed["title"],
+        command=command,
+        versions=versions,
+        title=title,
     )
 
 

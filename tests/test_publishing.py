@@ -220,6 +220,8 @@ def test_a_part_that_does_not_belong_there_is_refused_and_nothing_is_written(pla
     refused("is no folder of a suite")
     place.run_again([replace(row, suite="mine") for row in of_sac()])
     refused(r"leaderboard\.json")
+    (place.part / "leaderboard.json").write_text("[]")
+    refused(r"leaderboard\.json has no command; run the suite again")
     place.made_by("trimtab bench suite=mine")
     refused("its rows are of mine, not of a suite")
     shutil.rmtree(place.part.parent / "runs")
