@@ -53,13 +53,11 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMITTED = ROOT / "benchmarks" / "results" / "gpu"
 """The committed rows; the table of their page is written with them."""
 SIDE_BY_SIDE = {f"side_by_side_{count}": count for count in gpu_side_by_side.WORKERS}
+PLAYGROUND = "env=playground/CartpoleSwingup env_options.horizon=21 num_envs=8"
 RESUMED = {
-    "resume_sac": ["algorithm=sac"],
-    "resume_ppo_playground": [
-        "algorithm=ppo", "env=playground/CartpoleSwingup", "env_options.horizon=21", "num_envs=8",
-        "algorithm.rollout_steps=8",
-    ],
-}  # fmt: skip
+    "resume_sac": "algorithm=sac",
+    "resume_ppo_playground": f"{PLAYGROUND} algorithm=ppo algorithm.rollout_steps=8",
+}
 """Runs that are killed and go on: with simulations on the processor, and on the GPU."""
 NO_JAX = ("resume_sac", *gpu_updates.ROWS, *gpu_latency.ROWS, *SIDE_BY_SIDE)
 """The rows for which torch alone has to see the GPU."""
@@ -137,7 +135,7 @@ def resumed(name: str, device: str = "cuda") -> Row:
     Raises:
         TrimtabError: if a bit of weights, rows or metrics differs.
     """
-    told = check_resuming([*RESUMED[name], f"device={device}"])
+    told = check_resuming([*RESUMED[name].split(), f"device={device}"])
     return {"name": name, "group": "gpu", "found": told}
 
 
