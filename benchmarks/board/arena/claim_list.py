@@ -21,10 +21,10 @@ KINDS = ("higher", "most", "control", "sooner")
 """How a claim about the arena can be judged."""
 DATA_KINDS = ("higher", "keeps")
 """How a claim about a suite without frozen bases can be judged."""
-_BY_SEEDS = {"seeds": ("higher", "control"), "control_seeds": ("control",)}
-"""Entries that choose seeds, with the kinds of claims about the arena that have them."""
 _COMPARED = ("higher", "control")
 """Kinds of claims that have a difference, and so looks and a margin."""
+_CONTROLLED = ("control",)
+"""Kinds of claims that are held against the best of several controls."""
 _NAMES, _NUMBER, _SEEDS = "list of names", "number above 0", "list of seeds"
 _FORMS = {
     "tasks": _NAMES, "factor": _NUMBER, "margin": _NUMBER, "seeds": _SEEDS,
@@ -50,13 +50,14 @@ class Claim:
         factor: for ``sooner``: how many times fewer environment steps.
         suite: a suite without frozen bases, or a measure of the study of modes (``modes``,
             ``closed``); empty for the arena.
-        seeds: the seeds that it is judged by, where others may have been seen before it was
-            written; empty for all. For claims about scores in the arena.
-        control_seeds: for ``control``: the seeds by which the best control is picked; empty for
-            all. Picked by the seeds that judge, a control has luck on its side.
+        seeds: the seeds that it is judged by; empty for all. Without looks, those with which it was
+            read; with looks, those after the ones that were seen before it was written.
+        control_seeds: for ``control`` with ``seeds``: the seeds by which the best control is
+            picked; empty for all. Picked by the seeds that judge, a control has luck on its side.
         margin: differences up to this are none: of success, or as a share of the larger return.
         looks: numbers of seeds a contest at which it is read, at most four, rising; the last one
-            is the largest budget. Empty: it is read once.
+            is the largest budget. It names its ``tasks``: a further one would open again what is
+            told. Empty: it is read once.
     """
 
     text: str
@@ -114,21 +115,41 @@ def _fault_of(claim: Claim) -> str:
         return f"measure: use {' or '.join(measures)}"
     if claim.kind not in kinds:
         return f"kind {claim.kind!r}; use {', '.join(kinds)}"
+    if claim.kind not in _COMPARED and (claim.looks or claim.seeds or claim.margin != MARGIN):
+        return f"looks, seeds and margin: only for claims of kind {' or '.join(_COMPARED)}"
+    if claim.margin > 1:
+        return f"margin: {claim.margin:g} is no share; use a number from 0 to 1"
+    return _fault_of_looks(claim) or _fault_of_seeds(claim)
+
+
+def _fault_of_looks(claim: Claim) -> str:
     looks = claim.looks
     if looks and (len(looks) > MOST_LOOKS or sorted({*looks}) != [*looks] or looks[0] < 2):
         return (
             f"looks: at most {MOST_LOOKS} rising numbers of seeds, each at least 2, not {[*looks]}"
         )
-    if claim.kind not in _COMPARED and (looks or claim.margin != MARGIN):
-        return f"looks and margin: only for claims of kind {' or '.join(_COMPARED)}"
+    if looks and not claim.tasks:
+        return "looks: name the tasks, too; a further one would open again what is told"
+    if looks and claim.seeds and looks[-1] > len(claim.seeds):
+        return f"looks: the last one, {looks[-1]}, is more than the seeds, {len(claim.seeds)}"
+    return ""
+
+
+def _fault_of_seeds(claim: Claim) -> str:
+    for key, seeds in (("seeds", claim.seeds), ("control_seeds", claim.control_seeds)):
+        if len({*seeds}) < len(seeds):
+            return f"{key}: name each once, not {[*seeds]}"
+    if not claim.control_seeds:
+        return ""
+    if claim.kind not in _CONTROLLED:
+        return f"control_seeds: only for claims of kind {' or '.join(_CONTROLLED)}"
+    if not claim.seeds:
+        return "control_seeds: name the seeds that judge, too"
     if shared := {*claim.seeds} & {*claim.control_seeds}:
         return (
             f"control_seeds: {min(shared)} also judges (seeds); the control must be picked by "
             "other seeds"
         )
-    for key, having in _BY_SEEDS.items():
-        if getattr(claim, key) and (claim.suite or claim.kind not in having):
-            return f"{key}: only for claims about the arena of kind {' or '.join(having)}"
     return ""
 
 

@@ -7,9 +7,8 @@ arena; a claim with ``suite`` is of a suite without frozen bases, or of the stud
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from trimtab.benchmarks.board.arena.claim_list import Claim
+from trimtab.benchmarks.board.arena.findings import Finding
+from trimtab.benchmarks.board.arena.forecast import missing_contests, missing_seeds
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.arena.sides import (
     Scores,
@@ -37,66 +38,12 @@ from trimtab.benchmarks.board.intervals.improvement import improvement_interval
 from trimtab.benchmarks.board.intervals.looks import confidence_at, shares_of
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.stats import Array, Interval
-from trimtab.benchmarks.board.verdicts import Verdict, seeds_to_tell, verdict_of
+from trimtab.benchmarks.board.verdicts import Verdict, verdict_of
 from trimtab.benchmarks.core.numerals import number_text
 
-__all__ = ["Finding", "find", "to_markdown"]
+__all__ = ["find"]
 
 Pair = tuple[Contest, ArenaRow, ArenaRow]
-_READING = """\
-Made by `python scripts/publish.py claims` from the rows of the arena, `offline`,
-`offline-to-online` and `from-nothing` below `benchmarks/results/`;
-[statistics](../../docs/statistics.md) has the method and how often it errs.
-
-- **Difference** is the mean over the contests that have both methods, paired by seed: of success,
-  or as a share of the larger one of both returns. Its interval speaks of these contests; **over
-  such tasks** is the interval of the mean over all tasks like these. Of ways that a policy keeps
-  it is the entropy from one start, as a share of the most possible.
-- **Verdict**: *better*, the whole interval lies above 0; *worse*, below; *no different*, within the
-  claim's margin ({margin} unless it says otherwise); *not told yet*, none of them. Then the table
-  says how many more seeds a contest would tell it with 80 percent power, and their core-hours.
-- The controls of the arena are the frozen clone, zero noise, one noise for all actions of a chunk,
-  the best constant noise and the best of N samples. The first interval beside them has each
-  contest's best control by all seeds, whose luck counts against the method, and the second one each
-  seed's best by the other seeds. *Better* is read off the first, *worse* off the second.
-- A claim with **looks** is read at these numbers of seeds and at no others, by a group-sequential
-  boundary; the last one is its budget. One without is read once, with all the seeds that it has.
-  Every interval here has 95 percent and all seeds; at a look the verdict may ask for more.
-- **Holm** is the p-value of the difference, corrected for all claims on this page that have one.
-- **P(better)** is the chance that a random run of the first method beats a random run of the
-  second. Runs that start from nothing stand beside each kind of base and count once. A claim on
-  environment steps is read off the mean curves, without an interval; one on most contests counts
-  them, with the exact interval of a share.
-"""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What the rows say of a claim.
-
-    Attributes:
-        claim: the claim.
-        verdict: the verdict.
-        numbers: the two sides in each contest.
-        contests: how many of them.
-        difference: the mean difference that *better* is read off, if it has one.
-        held_out: against controls: the one that *worse* is read off.
-        over_tasks: the mean difference over all tasks like these.
-        better: P(better).
-        p_value: of the difference, two-sided.
-        missing: what would tell it, where it is not told.
-    """
-
-    claim: Claim
-    verdict: Verdict
-    numbers: str
-    contests: int
-    difference: Interval | None = None
-    held_out: Interval | None = None
-    over_tasks: Interval | None = None
-    better: Interval | None = None
-    p_value: float | None = None
-    missing: str = ""
 
 
 def find(
@@ -169,14 +116,16 @@ def _sides(claim: Claim, group: Sequence[Pair]) -> Sides:
         shared = set.intersection(*(set(run) for run in runs))
         return {seed: np.mean([run[seed] for run in runs], axis=0) for seed in sorted(shared)}
 
-    contest, _, theirs = group[0]
+    def seconds(rows: Sequence[ArenaRow]) -> float:
+        return sum({row.config_hash: row.seconds for row in rows}.values())
+
+    contest = group[0][0]
+    ours, theirs = [one for _, one, _ in group], [one for _, _, one in group]
+    rate, name = contest.metric == "success", theirs[0].method
     return Sides(
-        contest.task,
-        scores([one for _, one, _ in group]),
-        {theirs.method: scores([one for _, _, one in group])},
-        contest.metric == "success",
-        sum({row.config_hash: row.seconds for _, *rows in group for row in rows}.values()),
-    )
+        contest.task, scores(ours), {name: scores(theirs)}, rate, seconds(ours),
+        {name: seconds(theirs)},
+    )  # fmt: skip
 
 
 def _judged(
@@ -193,6 +142,9 @@ def _judged(
         told = _read_at_looks(claim, every, control)
     else:
         told = verdict_of(low.low, high.high, claim.margin)
+    needed, missing = None, ""
+    if told == "not told yet":
+        needed, missing = missing_seeds(claim, every, below, above)
     better = improvement_interval(
         [means_of(one.ours) for one in every], [best_means(one.others) for one in every]
     )
@@ -203,7 +155,7 @@ def _judged(
         over_tasks=tasks_interval(above) if len(above) > 1 else None,
         better=better,
         p_value=min(_p_value(below, 1), _p_value(above, -1)) if control else _p_value(below),
-        missing=_missing_seeds(claim, every, below, above) if told == "not told yet" else "",
+        seeds_to_tell=needed, missing=missing,
     )  # fmt: skip
 
 
@@ -258,37 +210,6 @@ def _p_value(contrasts: Sequence[Contrast], side: int = 0) -> float:
     return float(2 * student.sf(abs(value) / error, max(freedom, 1.0)))
 
 
-def _missing_seeds(
-    claim: Claim,
-    sides: Sequence[Sides],
-    below: Sequence[Contrast],
-    above: Sequence[Contrast],
-) -> str:
-    """Return how many more seeds would tell a claim, of what, and for how many core-hours.
-
-    A claim with looks is told at the first of them that has so many.
-    """
-    needed = seeds_to_tell(below, above, claim.margin)
-    if needed is None:
-        return (
-            "no number of seeds that is worth it: the difference lies at the margin, seeds vary "
-            "much, or the starts are too few"
-        )
-    seeds = min(one.freedom + 1 for one in below)
-    needed = max(needed, math.ceil(seeds + 1))  # those that are there have not told it
-    needed = next((look for look in claim.looks if look >= needed), needed)
-    more = math.ceil(needed - seeds)
-    hours = more * sum(one.seconds for one in sides) / 3600
-    names = claim.than or "its controls"
-    plural = "s" if more > 1 else ""
-    beyond = claim.looks and needed > claim.looks[-1]
-    budget = f", beyond its budget of {claim.looks[-1]} seeds" if beyond else ""
-    return (
-        f"{more} more seed{plural} a contest of {claim.method} and {names}, {hours:.1f} core-hours"
-        f"{budget}"
-    )
-
-
 def _share_verdict(found: Interval, limit: float) -> Verdict:
     """Return whether all of an interval lies above a limit, or below."""
     return verdict_of(found.low - limit, found.high - limit, 1e-12)
@@ -299,7 +220,12 @@ def _per_seed(claim: Claim, row: ArenaRow) -> Scores:
         values: Sequence[Array] = row.episode_scores
     else:
         values = [np.array([area]) for area in row.areas]
-    runs = zip(row.seeds, values, strict=True)
+    return _judging(claim, row.seeds, values)
+
+
+def _judging(claim: Claim, seeds: Sequence[int], values: Sequence[Array]) -> Scores:
+    """Return the values of the seeds that judge a claim."""
+    runs = zip(seeds, values, strict=True)
     return {seed: value for seed, value in runs if not claim.seeds or seed in claim.seeds}
 
 
@@ -329,17 +255,8 @@ def _most(claim: Claim, arena: Arena) -> Finding:
     told = _share_verdict(share, 0.5)
     numbers = f"in {higher} of {len(means)}, a share of {share.text()}"
     shown = "; ".join(_shown(claim, pairs))
-    missing = _missing_contests(share.value) if told == "not told yet" else ""
+    missing = missing_contests(share.value) if told == "not told yet" else ""
     return Finding(claim, told, f"{numbers}: {shown}", len(means), missing=missing)
-
-
-def _missing_contests(share: float) -> str:
-    """Return how many contests would tell such a share from one half with 80 percent power."""
-    away = abs(share - 0.5)
-    if away < 0.02:
-        return "no number of contests: the share is one half"
-    contests = int(np.ceil(((1.96 * 0.5 + 0.84 * np.sqrt(share * (1 - share))) / away) ** 2))
-    return f"about {contests} contests in all: seeds do not help"
 
 
 def _control(claim: Claim, arena: Arena) -> Finding:
@@ -367,9 +284,9 @@ def _control(claim: Claim, arena: Arena) -> Finding:
         # Where other seeds pick the control, there is nothing left to hold out.
         rows = {control.method: control} if claim.control_seeds else controls(contest)
         scores = {name: _per_seed(claim, row) for name, row in rows.items()}
-        seconds = ours.seconds + sum(row.seconds for row in rows.values())
-        rate = contest.metric == "success"
-        sides.append(Sides(contest.task, _per_seed(claim, ours), scores, rate, seconds))
+        seconds = {name: row.seconds for name, row in rows.items()}
+        rate, mine = contest.metric == "success", _per_seed(claim, ours)
+        sides.append(Sides(contest.task, mine, scores, rate, ours.seconds, seconds))
     return _judged(claim, sides, _shown(claim, pairs), control=True)
 
 
@@ -441,24 +358,31 @@ def _data_higher(claim: Claim, contests: Sequence[DataContest]) -> Finding:
     found = _of_data(claim, contests)
     sides, shown = [], []
     for contest in found:
-        ours, theirs = (contest.methods[name] for name in (claim.method, claim.than))
-        scores = [_of_seeds(one, claim.measure) for one in (ours, theirs)]
-        rate = contest.metric == "success"
-        seconds = ours.seconds + theirs.seconds
-        sides.append(Sides(contest.task, scores[0], {claim.than: scores[1]}, rate, seconds))
+        both = [contest.methods[name] for name in (claim.method, claim.than)]
+        scores = [_of_seeds(one, claim) for one in both]
         texts = [contest.mean_text(means_of(one)) if one else "none" for one in scores]
         shown.append(f"{contest.task} {' against '.join(texts)}")
+        rate = contest.metric == "success"
+        if claim.measure == "drop" and not rate:  # a share of the larger score that could be lost
+            level = max([abs(float(np.mean(one.switch))) for one in both if one.switch] or [1.0])
+            scores = [{seed: drop / level for seed, drop in one.items()} for one in scores]
+            rate = True
+        ours, theirs = both
+        others = {claim.than: theirs.seconds}
+        sides.append(
+            Sides(contest.task, scores[0], {claim.than: scores[1]}, rate, ours.seconds, others)
+        )
     return _judged(claim, sides, shown)
 
 
-def _of_seeds(scores: DataScores, measure: str) -> Scores:
-    """Return a measure for each seed; nothing where the runs have none."""
+def _of_seeds(scores: DataScores, claim: Claim) -> Scores:
+    """Return what a claim measures, for each seed that judges it; nothing where runs have none."""
     values: Sequence[Array] = scores.episode_scores
-    if measure != "score":
-        values = [np.array([value]) for value in getattr(scores, measure)]
+    if claim.measure != "score":
+        values = [np.array([value]) for value in getattr(scores, claim.measure)]
     if len(values) != len(scores.seeds):  # not every run made the switch
         return {}
-    return dict(zip(scores.seeds, values, strict=True))
+    return _judging(claim, scores.seeds, values)
 
 
 def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
@@ -511,47 +435,3 @@ _DATA_JUDGES: Mapping[str, Callable[[Claim, Sequence[DataContest]], Finding]] = 
     "higher": _data_higher,
     "keeps": _data_keeps,
 }
-
-
-def to_markdown(findings: Sequence[Finding]) -> str:
-    """Return the table of claims."""
-    corrected = holm([one.p_value for one in findings])
-    told = [one.verdict for one in findings]
-    counts = ", ".join(
-        f"{told.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(told))
-    )
-    lines = [
-        "| claim | verdict | difference | over such tasks | Holm | P(better) | contests | missing "
-        "|",
-        "| :-- | :-- | :-- | :-- | --: | :-- | --: | :-- |",
-    ]
-    for one, p_value in zip(findings, corrected, strict=True):
-        difference = "; held out ".join(
-            found.text(signed=True) for found in (one.difference, one.held_out) if found
-        )
-        new = one.over_tasks.text(signed=True) if one.over_tasks else "–"
-        looks = f" (looks at {', '.join(map(str, one.claim.looks))})" if one.claim.looks else ""
-        lines.append(
-            f"| {one.claim.text}{looks} | **{one.verdict}** | {difference or '–'} | {new} | "
-            f"{'–' if p_value is None else f'{p_value:.2g}'} | "
-            f"{one.better.text() if one.better else '–'} | {one.contests} | {one.missing or '–'} |"
-        )
-    behind = ["| claim | source | tier | both sides |", "| :-- | :-- | :-- | :-- |"]
-    behind += [
-        f"| {one.claim.text} | {one.claim.source} | {one.claim.tier} | {one.numbers} |"
-        for one in findings
-    ]
-    parts = ["# Claims", f"Of {len(told)} claims: {counts}.", "\n".join(lines)]
-    parts += [_READING.format(margin=Claim.margin), "## The numbers", "\n".join(behind)]
-    return "\n\n".join(parts) + "\n"
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p-values corrected for there being several (Holm 1979); None stays None."""
-    order = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for place, (p, number) in enumerate(order):
-        largest = max(largest, min(p * (len(order) - place), 1.0))
-        corrected[number] = largest
-    return corrected

@@ -62,7 +62,7 @@ def differences(arena: Arena) -> list[Difference]:
         for row in contest.rows:
             if contest.metric != "success" or row.method in arena.controls or row.base is None:
                 continue
-            sides = Sides(contest.task, _scores(row), controls, rate=True, seconds=row.seconds)
+            sides = Sides(contest.task, _scores(row), controls, rate=True)
             if (pair := control_contrasts(sides)) is not None:
                 found.setdefault(row.label, []).append(pair)
     rows = [_difference(name, pairs) for name, pairs in found.items() if len(pairs) > 1]

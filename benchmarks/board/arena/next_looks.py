@@ -1,6 +1,7 @@
-"""Which runs come next: the next look of each claim that is not told, cheapest first.
+"""Which runs come next: the next look of each claim that its looks are likely to tell.
 
-A claim is read at its looks alone (``claims.yaml``), so seeds between two looks tell nothing. Runs
+A claim is read at its looks alone (``claims.yaml``), so seeds between two looks tell nothing. One
+whose difference, as it looks now, no look would tell is left out: its runs would be in vain. Runs
 that several claims wait for are made once: after a claim is planned, its runs cost the others
 nothing. So the order is that of the fewest further core-hours a claim.
 """
@@ -13,9 +14,9 @@ from statistics import median
 from typing import Any
 
 from trimtab.benchmarks.board.arena.claim_list import Claim
-from trimtab.benchmarks.board.arena.claims import Finding
+from trimtab.benchmarks.board.arena.findings import Finding
 
-__all__ = ["NextLook", "plan_looks"]
+__all__ = ["NextLook", "may_be_told", "plan_looks"]
 
 Record = Mapping[str, Any]
 Run = tuple[str, int]
@@ -43,14 +44,14 @@ def plan_looks(
     records: Mapping[str, Sequence[Record]],
     controls: Sequence[str],
 ) -> list[NextLook]:
-    """Return the next looks of the claims that are not told and have budget left, in order.
+    """Return the next looks of the claims that are not told and :func:`may_be_told`, in order.
 
     Args:
         findings: what committed rows say of the claims.
         records: one a committed run, by the claims' name of its suite (empty for the arena).
         controls: the arena's controls.
     """
-    waiting = [one.claim for one in findings if one.verdict == "not told yet" and one.claim.looks]
+    waiting = [one.claim for one in findings if may_be_told(one)]
     made = {suite: {(one["name"], one["seed"]) for one in runs} for suite, runs in records.items()}
     found: list[NextLook] = []
     while waiting:
@@ -66,6 +67,13 @@ def plan_looks(
         made[best.claim.suite].update(best.runs)
         waiting.remove(best.claim)
     return found
+
+
+def may_be_told(finding: Finding) -> bool:
+    """Return whether one of a claim's looks would tell it with 80 percent power."""
+    needed, looks = finding.seeds_to_tell, finding.claim.looks
+    waits = finding.verdict == "not told yet" and bool(looks)
+    return waits and needed is not None and needed <= looks[-1]
 
 
 def _next_look(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,27 +29,36 @@ class Sides:
         task: the task.
         ours: the method's scores.
         others: those of the method that it is compared with, or of each control.
-        rate: whether scores are rates of success.
-        seconds: what one more seed of all of them costs.
+        rate: whether scores are rates of success or other shares, which are averaged as they are.
+        seconds: what a run of the method takes.
+        seconds_of_others: what one of each other takes.
     """
 
     task: str
     ours: Scores
     others: Mapping[str, Scores]
     rate: bool
-    seconds: float
+    seconds: float = 0.0
+    seconds_of_others: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take the mean of each run where runs have different numbers of episodes."""
+        """Take the first starts alone where some runs were judged in more of them."""
         sides = (self.ours, *self.others.values())
-        if len({len(run) for side in sides for run in side.values()}) > 1:
-            means = {name: _as_means(side) for name, side in self.others.items()}
-            object.__setattr__(self, "ours", _as_means(self.ours))
-            object.__setattr__(self, "others", means)
+        counts = {len(run) for side in sides for run in side.values()}
+        if len(counts) > 1:
+            first = {name: _cut(side, min(counts)) for name, side in self.others.items()}
+            object.__setattr__(self, "ours", _cut(self.ours, min(counts)))
+            object.__setattr__(self, "others", first)
+
+    def missing_seconds(self, seeds: int) -> float:
+        """Return how long the runs take that are missing to so many seeds of all."""
+        every = {"": self.ours, **self.others}
+        seconds = {"": self.seconds, **self.seconds_of_others}
+        return sum(max(seeds - len(runs), 0) * seconds[name] for name, runs in every.items())
 
 
-def _as_means(scores: Scores) -> Scores:
-    return {seed: np.array([run.mean()]) for seed, run in scores.items()}
+def _cut(scores: Scores, episodes: int) -> Scores:
+    return {seed: run[:episodes] for seed, run in scores.items()}
 
 
 def contrast(sides: Sides, differences: Array | None = None) -> Contrast | None:

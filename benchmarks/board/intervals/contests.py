@@ -2,9 +2,11 @@
 
 A contest is a task from one kind of base. With the same seed both sides begin from the same frozen
 weights and are judged from the same starts, so a seed's difference varies less than two runs do.
-The mean over contests has the variance that is found within contests, and Student's t with all of
-their degrees of freedom: it speaks of these contests. A second interval takes each contest as one
-draw of all that are like these, and is that of their mean; it does not foretell a single one.
+The mean over contests has the variance that is found within contests, and Student's t with the
+degrees of freedom that such a sum has (Satterthwaite 1946): where one contest varies far more than
+the others, hardly more than its own. It speaks of these contests. A second interval takes each task
+as one draw of all that are like these, and is that of their mean; it does not foretell a single
+one. Two contests of one task count as one draw there, since they tend to come out alike.
 
 Against the best of several controls there are two readings. In *hindsight* the control is the best
 by all seeds, the seed's own among them; its luck is on its side, so the difference is never too
@@ -20,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trimtab.benchmarks.board.intervals.limits import student_quantile
+from trimtab.benchmarks.board.intervals.limits import student_quantile, summed_freedom
 from trimtab.benchmarks.board.intervals.runs import start_variance
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.errors import TrimtabError
@@ -50,7 +52,7 @@ class Contrast:
         least_variance: variance of the mean that the episodes alone would give; 0 for returns.
         start_variance: that of the mean over the starts in which all seeds are judged.
         starts: number of them.
-        task: contests of one task are judged in the same starts.
+        task: contests of one task are judged in the same starts, and are one draw of a task.
     """
 
     value: float
@@ -91,7 +93,7 @@ def contest_error(contrasts: Sequence[Contrast], confidence: float = 0.95) -> tu
     of_seeds = max(
         sum(one.variance for one in contrasts), sum(one.least_variance for one in contrasts)
     )
-    freedom = sum(one.freedom for one in contrasts)
+    freedom = summed_freedom([(one.variance, one.freedom) for one in contrasts])
     wide = student_quantile(confidence, freedom)
     # Two contests of one task may be lucky in the same starts: their errors are added as they are.
     errors: dict[str, float] = {}
@@ -117,15 +119,19 @@ def contest_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) ->
 
 
 def tasks_interval(contrasts: Sequence[Contrast], confidence: float = 0.95) -> Interval:
-    """Return the mean difference over all contests like these, which are its only draws.
+    """Return the mean difference over all tasks like these, which are its only draws.
 
     Raises:
-        TrimtabError: if there is no contest. With one alone the ends are infinite.
+        TrimtabError: if there is no contest. With one task alone the ends are infinite.
     """
-    value, count = _mean(contrasts), len(contrasts)
+    by_task: dict[str, list[Contrast]] = {}
+    for number, one in enumerate(contrasts):
+        by_task.setdefault(one.task or str(number), []).append(one)
+    draws = [_mean(same) for same in by_task.values()]
+    value, count = (float(np.mean(draws)) if draws else _mean(contrasts)), len(draws)
     if count == 1:
         return Interval(value, -math.inf, math.inf)
-    spread = float(np.std([one.value for one in contrasts], ddof=1))
+    spread = float(np.std(draws, ddof=1))
     half = student_quantile(confidence, count - 1.0) * spread / math.sqrt(count)
     return Interval(value, value - half, value + half)
 

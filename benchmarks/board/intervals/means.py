@@ -94,10 +94,13 @@ def difference_interval(
 
 
 def _gains(ours: Runs, theirs: Runs) -> list[Array]:
-    """Return the gains of each seed's episodes; none where their numbers differ."""
-    if not np.array_equal(ours.episodes, theirs.episodes):
-        return []
-    return [one - other for one, other in zip(ours.scores, theirs.scores, strict=True)]
+    """Return the gains of each seed's episodes, in the first starts, which all runs were judged in.
+
+    The runs of a side with more of them vary a little less with their starts than this says.
+    """
+    shared = int(min(ours.episodes.min(), theirs.episodes.min()))
+    pairs = zip(ours.scores, theirs.scores, strict=True)
+    return [one[:shared] - other[:shared] for one, other in pairs]
 
 
 def _rate_difference(ours: Runs, theirs: Runs, paired: bool, confidence: float) -> Interval:

@@ -32,9 +32,11 @@ from coverage_study.tables import (
     seeds_table,
     starts_table,
     summary,
+    tasks_table,
+    unequal_table,
     verdict_table,
 )
-from coverage_study.verdicts import look_rows, start_rows, verdict_rows
+from coverage_study.verdicts import look_rows, start_rows, task_rows, unequal_rows, verdict_rows
 
 from trimtab.files import atomic_write_text
 
@@ -64,6 +66,8 @@ def main() -> None:
         "verdicts": [*verdict_rows(NEW_DRAWS)],
         "looks": [*look_rows(NEW_DRAWS)],
         "starts": [*start_rows(NEW_DRAWS)],
+        "unequal": [*unequal_rows(4 * NEW_DRAWS)],
+        "tasks": [*task_rows(4 * NEW_DRAWS)],
     }
     if settings.write:
         atomic_write_text(RESULTS / "coverage.csv", as_csv(rows))
@@ -99,6 +103,8 @@ def document_tables() -> dict[str, str]:
         "contests": contests_table(committed("verdicts")),
         "looks": looks_table(committed("looks")),
         "starts": starts_table(committed("starts")),
+        "unequal": unequal_table(committed("unequal")),
+        "tasks": tasks_table(committed("tasks")),
     }
 
 

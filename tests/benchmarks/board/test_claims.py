@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from trimtab.benchmarks.board.arena.claim_list import (
     DATA_KINDS,
@@ -15,14 +18,8 @@ from trimtab.benchmarks.board.arena.claim_list import (
     check_names,
     read_claims,
 )
-from trimtab.benchmarks.board.arena.claims import (
-    _DATA_JUDGES,
-    _JUDGES,
-    Finding,
-    find,
-    steps_to,
-    to_markdown,
-)
+from trimtab.benchmarks.board.arena.claims import _DATA_JUDGES, _JUDGES, find, steps_to
+from trimtab.benchmarks.board.arena.findings import Finding, to_markdown
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest, CurvePoint
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.stats import Interval
@@ -115,7 +112,9 @@ def test_runs_from_nothing_count_once() -> None:
     assert two.contests == 2 and two.better != one.better
 
 
-def test_runs_with_other_numbers_of_episodes_are_compared_by_their_means(arena: Arena) -> None:
+def test_runs_with_other_numbers_of_episodes_are_compared_in_the_first_starts(
+    arena: Arena,
+) -> None:
     contest = arena.contests[0]
     fast, slow, zero = contest.rows
     short = replace(slow, episode_scores=tuple(np.full(10, one) for one in slow.finals))
@@ -145,7 +144,7 @@ def test_a_claim_with_looks_is_read_at_these_alone_and_stays_told(arena: Arena) 
     assert told((3, 5), 3) == told((3, 5), 4) == "not told yet"
     assert told((3, 5), 5) == "better"
     # Three would do at 95 percent, but the next reading is at five.
-    assert finding((3, 5), 3).missing.startswith("2 more seeds")
+    assert finding((3, 5), 3).missing.startswith("5 seeds a contest of fast and slow")
     # What a look has told, later seeds do not take back.
     finals = (0.9, 0.81, 0.9, 0.0, 0.0)
     assert told((), 5) == "not told yet" and told((3,), 5) == "better"
@@ -193,8 +192,66 @@ def test_the_control_may_be_picked_by_other_seeds_than_those_that_judge() -> Non
     by_all, by_first = find([judged, replace(judged, control_seeds=(0, 1, 2))], arena)
     assert by_all.numbers.endswith("x (flow) 0.70 against 1.00")
     assert by_first.numbers.endswith("x (flow) 0.70 against 0.60")
+    judged_by = [(one.difference.value, one.held_out.value) for one in (by_all, by_first)
+                 if one.difference and one.held_out]  # fmt: skip
+    assert judged_by == [pytest.approx((-0.3, -0.3)), pytest.approx((0.1, 0.1))]
     (nobody,) = find([replace(judged, control_seeds=(9,))], arena)
     assert nobody.contests == 0
+
+
+def varying(method: str, runs: NDArray[np.float64]) -> ArenaRow:
+    """Return a row whose episodes ``[seeds, starts]`` differ."""
+    bare = row(method, tuple(runs.mean(1)), {0: float(runs.mean())}, "")
+    return replace(bare, episode_scores=tuple(runs), seconds=360.0)
+
+
+def test_a_difference_has_its_variance_over_seeds_and_over_starts() -> None:
+    """Two contests of one task, whose seeds and starts have effects; all of it worked out here."""
+    rng = np.random.default_rng(0)
+    contests, seeds, starts = [], 4, 30
+    differences = []
+    for base in ("flow", "diffusion"):
+        hard = rng.normal(0.0, 0.3, starts)
+        ours = rng.normal(0.6, 0.3, (seeds, 1)) + hard + rng.normal(0.0, 0.1, (seeds, starts))
+        theirs = rng.normal(0.5, 0.3, (seeds, 1)) + rng.normal(0.0, 0.1, (seeds, starts))
+        rows = (varying("ours", ours), varying("zero", theirs))
+        contests.append(Contest("x", "gym/X-v0", base, "success", None, rows))
+        differences.append(ours - theirs)
+    found, control = find(
+        [claim("higher", "ours", "zero"), claim("control", "ours", "")],
+        Arena(tuple(contests), (), ("zero",)),
+    )
+    parts = [one.mean(1).var(ddof=1) / seeds for one in differences]
+    freedom = sum(parts) ** 2 / sum(part**2 / (seeds - 1) for part in parts)
+    wide, narrow = student.isf(0.025, freedom), student.isf(0.025, starts - 1)
+    of_starts = 0.0
+    for one in differences:
+        residual = one - one.mean(1, keepdims=True) - one.mean(0) + one.mean()
+        error = (residual**2).sum() / ((seeds - 1) * (starts - 1))
+        of_starts += math.sqrt((seeds * one.mean(0).var(ddof=1) - error) / (seeds * starts))
+    error = math.hypot(math.sqrt(sum(parts)), narrow / wide * of_starts) / 2
+    value = np.mean([one.mean() for one in differences])
+    assert found.difference == pytest.approx((value, value - wide * error, value + wide * error))
+    p_value = 2 * student.sf(abs(value) / error, freedom)
+    assert found.p_value == pytest.approx(p_value)
+    assert control.p_value == pytest.approx(p_value)  # of the one control, on either side
+    assert control.held_out == pytest.approx(found.difference)
+
+
+def test_a_control_with_one_shared_seed_is_none_and_missing_runs_are_counted_one_by_one() -> None:
+    rng = np.random.default_rng(1)
+    ours, zero, other = (rng.normal(level, 0.2, (5, 50)) for level in (0.55, 0.5, 0.9))
+    rows = (varying("ours", ours[:3]), varying("zero", zero), varying("other", other[:1]))
+    contest = Contest("x", "gym/X-v0", "flow", "success", None, rows)
+    arena = Arena((contest,), (), ("zero", "other"))
+    (found,) = find([claim("control", "ours", "")], arena)
+    assert found.difference is not None
+    assert found.difference.value == pytest.approx((ours[:3] - zero[:3]).mean())
+    assert found.seeds_to_tell is not None
+    # Each run takes a tenth of an hour: those of all three sides that are not there.
+    hours = sum(max(found.seeds_to_tell - there, 0) for there in (3, 5, 1)) / 10
+    assert f"{found.seeds_to_tell} seeds a contest of ours and its controls" in found.missing
+    assert f", {hours:.1f} core-hours more" in found.missing
 
 
 def test_most_contests_are_counted() -> None:
@@ -276,6 +333,17 @@ def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:
             "- {text: a, source: b, tier: c, kind: control, seeds: [1], control_seeds: [1]}",
             "control_seeds: 1 also judges",
         ),
+        (
+            "- {text: a, source: b, tier: c, kind: control, control_seeds: [1]}",
+            "name the seeds that judge, too",
+        ),
+        ("- {text: a, source: b, tier: c, kind: higher, looks: [3]}", "name the tasks, too"),
+        (
+            "- {text: a, source: b, tier: c, kind: higher, tasks: [x], seeds: [3, 4], looks: [3]}",
+            "the last one, 3, is more than the seeds, 2",
+        ),
+        ("- {text: a, source: b, tier: c, kind: higher, seeds: [3, 3]}", "name each once"),
+        ("- {text: a, source: b, tier: c, kind: higher, margin: 5}", "5 is no share"),
         ("- {text: a, source: b, tier: c, kind: higher, margin: 0}", "0 is no number above 0"),
         ("- {text: a, source: b, tier: c, kind: higher, seeds: [x]}", "is no list of seeds"),
         ("- {text: a, source: b, tier: c, kind: higher, seeds: 3}", "is no list of seeds"),
@@ -356,6 +424,12 @@ def test_claims_of_the_suites_of_data(arena: Arena, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found[0].contests == 1 and "mixed 12 against 5" in found[0].numbers
     assert "s 0 against -6" in found[2].numbers
+    # Six of the ten that were there at the switch.
+    assert found[2].difference is not None
+    assert found[2].difference.value == pytest.approx(0.6)
+    (some,) = find([replace(found[0].claim, seeds=(3, 4))], arena, data)
+    assert "mixed 14 against 5" in some.numbers and some.difference is not None
+    assert some.difference.value == pytest.approx((13.5 - 5.35) / 13.5)
     assert found[6].numbers == "no more than floor at the switch: s 10 against 9"
     assert found[7].numbers == "no run made the switch"  # c has no score at it
 

@@ -101,8 +101,22 @@ def test_runs_of_two_seeds_are_not_paired(
     assert 1.9 * spread < half < 2.1 * spread
     said = "of one seed each (0 and 3), not paired, which says nothing of other seeds"
     assert said in found["sentence"]
-    several = synthetic([replace(one, seeds=(0, 1, 2)), two])
-    assert "of 3 and 1 seeds, not paired" in told(several, "sac", "td3")["sentence"]
+    assert found["sentence"].endswith("Run more seeds of both to say something of other seeds.")
+
+
+def test_one_seed_beside_several_tells_nothing(
+    synthetic: Synthetic, method: Any, told: Callable[..., dict[str, Any]]
+) -> None:
+    one = replace(method, scored_by_return=True, levels=(100.0,), seeds=(0, 1, 2), config_hash="a1")
+    two = replace(one, algorithm="td3", levels=(500.0,), seeds=(3,), config_hash="a2")
+    found = told(synthetic([one, two]), "td3", "sac")
+    assert found["difference"]["low"] > 0.0  # over the episodes of that one seed
+    assert (found["verdict"], found["seeds_to_tell"]) == ("not told yet", None)
+    assert "of 1 and 3 seeds, not paired" in found["sentence"]
+    assert found["sentence"].endswith(
+        "One seed of td3 does not say how much its seeds differ: run another one."
+    )
+    assert found["margin"] == pytest.approx(0.05 * found["a_score"]["value"])  # the larger return
 
 
 @pytest.mark.parametrize(

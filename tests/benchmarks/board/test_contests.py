@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import norm, ttest_1samp
+from scipy.stats import t as student
 
-from trimtab.benchmarks.board.arena.claims import holm
+from trimtab.benchmarks.board.arena.findings import holm
 from trimtab.benchmarks.board.intervals.contests import (
     Contrast,
     contest_error,
@@ -33,19 +34,39 @@ def test_one_contest_is_student_s_t_test() -> None:
     assert found == pytest.approx((differences.mean(), known.low, known.high))
 
 
-def test_contests_are_pooled_and_a_new_one_is_judged_by_them_alone() -> None:
+def test_contests_are_summed_and_a_new_task_is_judged_by_their_means_alone() -> None:
     contests = [RNG.normal(mean, 0.1, seeds) for mean, seeds in ((0.1, 3), (0.4, 5), (0.2, 5))]
     found = contest_interval([paired(one) for one in contests])
     means = [one.mean() for one in contests]
-    error = math.sqrt(sum(one.var(ddof=1) / len(one) for one in contests)) / 3
-    assert found.value == pytest.approx(np.mean(means))
-    assert found.high - found.value == pytest.approx(2.2281388519649385 * error)  # t(0.975, 10)
+    parts = [one.var(ddof=1) / len(one) for one in contests]
+    # Satterthwaite's degrees of freedom, and Student's t with them.
+    freedom = sum(parts) ** 2 / sum(part**2 / f for part, f in zip(parts, (2, 4, 4), strict=True))
+    half = student.isf(0.025, freedom) * math.sqrt(sum(parts)) / 3
+    assert (found.value, found.high - found.value) == pytest.approx((np.mean(means), half))
     new = tasks_interval([paired(one) for one in contests])
     known = ttest_1samp(means, 0.0).confidence_interval(0.95)
     assert (new.low, new.high) == pytest.approx((known.low, known.high))
     assert tasks_interval([paired(contests[0])]).high == math.inf
     with pytest.raises(TrimtabError, match="there is no contest"):
         contest_interval([])
+
+
+def test_two_contests_of_a_task_are_one_draw_of_a_task() -> None:
+    contests = [Contrast(value, 0.01, 2.0, task=task) for value, task in
+                ((0.1, "a"), (0.3, "a"), (0.6, "b"), (0.4, "c"))]  # fmt: skip
+    known = ttest_1samp([0.2, 0.6, 0.4], 0.0).confidence_interval(0.95)
+    assert tasks_interval(contests) == pytest.approx((0.4, known.low, known.high))
+    assert tasks_interval(contests[:2]).high == math.inf
+
+
+def test_contests_that_vary_unequally_err_no_more_often_than_is_stated() -> None:
+    """With the sum of all degrees of freedom, 12 of 100 would be told."""
+    spreads, draws, told = np.array([[0.30], [0.02]]), 6000, 0
+    drawn = np.random.default_rng(1).normal(0.0, spreads, (draws, 2, 3))
+    for contests in drawn:
+        found = contest_interval([paired(one) for one in contests])
+        told += not found.low < 0.0 < found.high
+    assert told / draws < 0.067  # 6 of 100, with two standard errors
 
 
 def test_runs_that_are_all_alike_keep_the_width_of_their_episodes() -> None:
@@ -138,6 +159,24 @@ def test_so_many_seeds_tell_a_difference_in_four_of_five_cases(true: float, told
         found = contest_interval([paired(one) for one in drawn])
         verdicts.append(verdict_of(found.low, found.high))
     assert 0.77 < verdicts.count(told) / 2000 < 0.93
+
+
+def test_a_forecast_names_the_first_look_whose_own_boundary_is_likely_to_be_crossed() -> None:
+    """At 95 percent six seeds would do; the look at six asks for more, the one at ten does."""
+    looks, spread, contests = (3, 6, 10), 0.15, 5
+    now = [Contrast(0.08, spread**2 / 3, 2.0)] * contests
+    assert seeds_to_tell(now, more_than=3) == 6
+    assert seeds_to_tell(now, more_than=3, looks=looks) == 10
+    power = {}
+    for look in looks[1:]:
+        confidence = confidence_at(shares_of(looks, look))
+        drawn = [RNG.normal(0.08, spread, (contests, look)) for _ in range(2000)]
+        ends = [contest_interval([paired(one) for one in each], confidence).low for each in drawn]
+        power[look] = np.mean(np.array(ends) > 0.0)
+    assert power[6] < 0.7 and power[10] > 0.78
+    # What no look tells is a plan of its own, read once.
+    alone = [Contrast(0.1, 0.4**2 / 3, 2.0)]
+    assert seeds_to_tell(alone, looks=(3, 6)) == seeds_to_tell(alone) == 128
 
 
 def test_a_difference_at_the_margin_is_told_by_no_number_of_seeds_that_is_worth_it() -> None:

@@ -151,6 +151,18 @@ def test_looks_and_shared_starts_are_counted_in_the_error(coverage: Coverage) ->
     assert all(float(row["told"]) <= 0.07 for row in coverage.script.committed("starts"))
 
 
+def test_contests_that_vary_unequally_and_clones_of_one_task_are_counted_in_the_error(
+    coverage: Coverage,
+) -> None:
+    found = coverage.verdicts.unequal_row(2, 3, 1500)
+    assert found["told"] <= 0.075 < 0.09 < found["told by all degrees"]  # standard errors: 0.006
+    for row in coverage.script.committed("unequal"):
+        assert float(row["told"]) <= 0.065 and float(row["told at looks"]) <= 0.065
+    found = coverage.verdicts.task_row(0.9, 500)
+    assert found["tasks as draws"] >= 0.92 > 0.88 > found["clones as draws"]
+    assert all(float(row["tasks as draws"]) >= 0.94 for row in coverage.script.committed("tasks"))
+
+
 def test_the_pages_have_the_committed_rows(coverage: Coverage, root: Path) -> None:
     rows, powers = coverage.script.committed("coverage"), coverage.script.committed("power")
     assert (coverage.script.RESULTS / "coverage.md").read_text() == coverage.script.page(

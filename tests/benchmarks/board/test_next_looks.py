@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trimtab.benchmarks.board.arena.claim_list import Claim
-from trimtab.benchmarks.board.arena.claims import Finding
+from trimtab.benchmarks.board.arena.findings import Finding
 from trimtab.benchmarks.board.arena.next_looks import plan_looks
 from trimtab.benchmarks.board.verdicts import Verdict
 
@@ -28,7 +29,7 @@ def records(*tasks: str, seeds: int = 3) -> list[dict[str, Any]]:
 
 
 def finding(claim: Claim, verdict: Verdict = "not told yet") -> Finding:
-    return Finding(claim, verdict, "", 1)
+    return Finding(claim, verdict, "", 1, seeds_to_tell=claim.looks[-1] if claim.looks else 9)
 
 
 def claim(method: str, **more: Any) -> Claim:
@@ -51,11 +52,12 @@ def test_runs_of_a_claim_before_are_not_counted_again_and_the_cheapest_comes_fir
     assert found[1].runs == (("door-flow-steered", 3), ("door-flow-steered", 4))
 
 
-def test_what_is_told_or_has_no_budget_left_is_not_planned() -> None:
+def test_what_is_told_or_has_no_budget_left_or_no_look_would_tell_is_not_planned() -> None:
     told = finding(claim("steered"), "better")
     spent = finding(claim("tuned", looks=(2, 3)))
     once = finding(claim("tuned", looks=()))
-    assert plan_looks([told, spent, once], {"": records("door")}, ["frozen"]) == []
+    vain = [replace(finding(claim("tuned")), seeds_to_tell=seeds) for seeds in (None, 6)]
+    assert plan_looks([told, spent, once, *vain], {"": records("door")}, ["frozen"]) == []
 
 
 def test_a_claim_of_new_seeds_speaks_of_the_contests_that_have_some() -> None:

@@ -98,6 +98,23 @@ def starts_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return table([heading, *lines], 0)
 
 
+def unequal_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often no difference is taken for one where contests vary unequally."""
+    names = ("contests", "seeds", "told", "told by all degrees", "told at looks")
+    heading = ("contests", "seeds", "told", "told, with all degrees of freedom", "told at a look")
+    lines = [[row[n] if n in names[:2] else f"{float(row[n]):.2f}" for n in names] for row in rows]
+    return table([heading, *lines], 0)
+
+
+def tasks_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often the interval over tasks holds where each task has two clones."""
+    heading = ("share of the task", "tasks as draws", "clones as draws")
+    names = ("share", "tasks as draws", "clones as draws")
+    lines = [[f"{float(row[n]):.1f}" if n == "share" else f"{float(row[n]):.2f}" for n in names]
+             for row in rows]  # fmt: skip
+    return table([heading, *lines], 0)
+
+
 def details(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return every cell."""
     names = ("situation", "setting", "runs", "episodes", "coverage", "width", "old_coverage",

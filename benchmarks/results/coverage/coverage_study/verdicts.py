@@ -1,7 +1,8 @@
 """How often the four verdicts err: beside several controls, at looks, in shared starts.
 
 A seed's difference has the spread of the committed rows of the arena: 0.15 between seeds and 0.15
-between tasks, of success.
+between tasks, of success. Contests that vary unequally, and tasks that come with two clones each,
+have rows of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from trimtab.benchmarks.board.intervals.contests import (
     paired,
     tasks_interval,
 )
+from trimtab.benchmarks.board.intervals.limits import student_quantile
 from trimtab.benchmarks.board.intervals.looks import confidence_at, shares_of
 from trimtab.benchmarks.board.stats import Array
 from trimtab.benchmarks.board.verdicts import verdict_of
@@ -32,6 +34,8 @@ CONTROLS = {
     "three, apart": (0.0, -0.15, -0.3),
     "five, equal": (0.0,) * 5,
 }
+UNEQUAL = (0.30, 0.02)
+"""Spreads of the differences of seeds, in turn, as of returns beside success."""
 LOOKS = (3, 6, 10)
 STARTS = 50
 NAMES = ("better", "worse", "no different", "not told yet")
@@ -143,6 +147,63 @@ def start_row(share: float, contests: int, seeds: int, draws: int) -> Row:
             found = contest_interval([paired(one) for one in scores])
             counts[name] += verdict_of(found.low, found.high) in ("better", "worse")
     return {"share": share, "contests": contests, "seeds": seeds, **shares(counts, draws)}
+
+
+def unequal_rows(draws: int) -> Iterator[Row]:
+    """Yield :func:`unequal_row` of every situation."""
+    for contests, seeds in ((2, 3), (2, 5), (2, 10), (6, 3), (6, 10)):
+        yield unequal_row(contests, seeds, draws)
+
+
+def unequal_row(contests: int, seeds: int, draws: int) -> Row:
+    """Return how often a difference that is none is told where contests vary unequally.
+
+    ``told by all degrees`` is with the sum of all contests' degrees of freedom, ``told at looks``
+    at any of the looks up to these seeds, each with its own confidence.
+    """
+    rng = np.random.default_rng([contests, seeds])
+    spreads = np.resize(UNEQUAL, contests)[:, None]
+    looks = [look for look in LOOKS if look < seeds] + [seeds]
+    counts = dict.fromkeys(("told", "told by all degrees", "told at looks"), 0)
+    for _ in range(draws):
+        every = rng.normal(0.0, spreads, (contests, seeds))
+        found = contest_interval([paired(one) for one in every])
+        counts["told"] += not found.low <= 0.0 <= found.high
+        error = math.sqrt((every.var(axis=1, ddof=1) / seeds).sum()) / contests
+        half = student_quantile(0.95, contests * (seeds - 1.0)) * error
+        counts["told by all degrees"] += abs(float(every.mean())) > half
+        for look in looks:
+            confidence = confidence_at(shares_of(looks, look))
+            found = contest_interval([paired(one[:look]) for one in every], confidence)
+            if not found.low <= 0.0 <= found.high:
+                counts["told at looks"] += 1
+                break
+    return {"contests": contests, "seeds": seeds, **shares(counts, draws)}
+
+
+def task_rows(draws: int) -> Iterator[Row]:
+    """Yield :func:`task_row` of every situation."""
+    for share in (0.0, 0.5, 0.9):
+        yield task_row(share, draws)
+
+
+def task_row(share: float, draws: int) -> Row:
+    """Return how often the interval over tasks holds, of five tasks with two clones each.
+
+    ``share`` of the variance between contests belongs to the task, the rest to the clone. ``clones
+    as draws`` takes each contest as a draw of its own.
+    """
+    rng = np.random.default_rng([round(10 * share)])
+    counts = {"tasks as draws": 0, "clones as draws": 0}
+    for _ in range(draws):
+        of_task = np.repeat(rng.normal(size=5), 2) * math.sqrt(share)
+        means = BETWEEN_TASKS * (of_task + rng.normal(size=10) * math.sqrt(1 - share))
+        values = means + rng.normal(0.0, PAIR_SPREAD / math.sqrt(3), 10)
+        for name, tasks in (("tasks as draws", "aabbccddee"), ("clones as draws", "abcdefghij")):
+            pairs = zip(values, tasks, strict=True)
+            found = tasks_interval([Contrast(value, 0.0, 2.0, task=task) for value, task in pairs])
+            counts[name] += found.low <= 0.0 <= found.high
+    return {"share": share, **shares(counts, draws)}
 
 
 def started(rng: np.random.Generator, seeds: int, share: float) -> Array:
