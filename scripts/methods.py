@@ -2,7 +2,7 @@
 
 ``python scripts/methods.py`` reads the registry (family, paper, whether faithful), the sentences of
 ``docs/methods.yaml``, the commands of ``docs/cross_product.yaml``, and the committed rows of the
-arena and of the suites of data.
+arena and of the suites without frozen bases.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "methods.md"
 RESULTS = ROOT / "benchmarks" / "results"
 ARENA = RESULTS / "arena"
-OF_DATA = ("offline", "offline-to-online")
+WITHOUT_BASES = ("offline", "offline-to-online", "from-nothing")
 """Folders of results without frozen bases."""
 CLONE = "clone_"
 """What a suite of data calls cloning by a kind of policy begins with."""
@@ -56,10 +56,11 @@ start from the same frozen policy: `base=` names a run or a bundle. `trimtab ben
 compares them, beside the controls that an honest answer needs. The offline methods learn from
 `dataset=` alone, and most can go on in the environment (`online_steps`); `trimtab bench
 suite=offline` and `suite=offline_to_online` compare them. The last two families learn in the
-environment from nothing. "Our result" is the mean success with
-one setting over the contests of the committed arena rows. For methods of data it is the mean score
-of the last evaluations on each dataset, a success or a return, after a hundredth of the papers'
-updates (`benchmarks/results/offline`). A dash says that there are no rows yet."""
+environment from nothing (`trimtab bench suite=from_nothing`). "Our result" is the mean success with
+one setting over the contests of the committed arena rows. For the others it is the mean score of
+the last evaluations on each dataset or task, a success or a return: of data after a hundredth of
+the papers' updates (`benchmarks/results/offline`), from nothing after the few steps of that suite
+(`benchmarks/results/from-nothing`). A dash says that there are no rows yet."""
 CROSS = """\
 ## The classical learners on each kind of policy
 
@@ -94,7 +95,7 @@ def results() -> Mapping[str, str]:
     found: dict[str, list[str]] = defaultdict(list)
     for method, said in _of_the_arena().items():
         found[method].append(said)
-    for name in OF_DATA:
+    for name in WITHOUT_BASES:
         folder = RESULTS / name
         table, records = collect_episodes(folder / FILE_NAME), read_json(folder / RECORDS, "runs")
         scores: dict[str, list[str]] = defaultdict(list)
@@ -102,7 +103,8 @@ def results() -> Mapping[str, str]:
             clones = []
             for method, one in contest.methods.items():
                 text = contest.mean_text(one.score)
-                scores[method].append(f"`{contest.task}` {text}")
+                algorithm, policy = _of_which(method)
+                scores[algorithm].append(f"`{contest.task}` {text}{policy}")
                 if method.startswith(CLONE):
                     clones.append(f"{text} ({method.removeprefix(CLONE)})")
             if clones:
@@ -110,6 +112,14 @@ def results() -> Mapping[str, str]:
         for method, several in scores.items():
             found[method].append(f"{name.replace('-', ' ')}: {', '.join(several)}")
     return {method: "; ".join(several) for method, several in found.items()}
+
+
+def _of_which(method: str) -> tuple[str, str]:
+    """Return the algorithm of a suite's method, and what else its name says: a kind of policy."""
+    for kind in KINDS:
+        if method.endswith(f"_{kind}") and method not in group_options("algorithm"):
+            return method.removesuffix(f"_{kind}"), f" ({kind})"
+    return method, ""
 
 
 def _of_the_arena() -> Mapping[str, str]:
@@ -171,8 +181,8 @@ def _elsewhere(said: Mapping[str, Mapping[str, str]], ours: Mapping[str, str]) -
                 f"- `{name}`: {what['idea']} Needs {what['needs']}. The paper's claim: "
                 f"{what['paper']}. Our result: {ours.get(name, '–')}."
             )
-    lines.append("- `sac` and `ppo` from nothing are the floor. Our results: "
-                 f"{ours.get('sac', '–')} and {ours.get('ppo', '–')}.")  # fmt: skip
+    floor = [f"`{name}`: {ours.get(name, '–')}" for name in ("sac", "ppo")]
+    lines.append(f"- From nothing these are the floor. {'. '.join(floor)}.")
     return "\n\n".join([lines[0], "\n".join(lines[1:])])
 
 

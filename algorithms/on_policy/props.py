@@ -6,9 +6,10 @@ Corrado and Hanna, "On-Policy Policy Gradient Reinforcement Learning Without On-
 actions too often and others too seldom. A behaviour policy b acts; before each rollout it becomes a
 copy of the policy pi, and then steps away from what the kept data have too much of:
 
-- behaviour:  L_b = mean max(rho, clip(rho, 1 - e, 1 + e)) + c KL(b || pi),  rho = b(a|s) / pi(a|s)
-              over the kept decisions, but for the oldest rollout where the next one replaces it;
-              several epochs, or until mean (rho - 1 - log rho) exceeds ``kl_limit``
+- behaviour:  L_b = mean max(rho, clip(rho, 1 - e, 1 + e)) + c/D KL(b || pi),
+              rho = b(a|s) / pi(a|s), over the kept decisions, but for the oldest rollout where the
+              next one replaces it; several epochs, or until mean (rho - 1 - log rho) exceeds
+              ``kl_limit``; an action has D entries
 
 Where pi learns, the newest ``kept_batches`` batches are one long rollout to PPO: likelihoods,
 values and advantages are computed anew by the policy of the moment. A batch is ``target_every``

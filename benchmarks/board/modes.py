@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from trimtab.benchmarks.board.data_contests import DataContest, DataScores
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.tables import markdown_page
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.errors import TrimtabError
 
 __all__ = ["COLUMNS", "CONTROL", "MEASURES", "Modes", "contests_of_modes", "entropy", "read_modes",
@@ -36,6 +37,8 @@ FEW = 0.1
 """Share of the draws from which on a way counts as kept."""
 RELIABLE = 0.9
 """Share of the draws from a start that must succeed, or no way counts as kept."""
+ENOUGH = 5
+"""Successful draws from a start from which on their ways have an entropy."""
 READING = """\
 From each of ten starts a policy acts 25 times and its own noise alone differs; a row is the mean
 over runs, with the 95 percent interval of it. **Success** is the share of draws that reach a goal.
@@ -43,9 +46,11 @@ over runs, with the 95 percent interval of it. **Success** is the share of draws
 alone; 1, all ways alike. It has Miller and Madow's correction for the number of draws. **Ways** are
 those with at least a tenth of the draws. Both are 0 where less than nine tenths of the draws from a
 start succeed: random pushes come upon a goal of four in half of the draws, and upon each as often.
-**Closed** is the success after the way that the policy takes most often from a start has been
-walled up, without any further learning: what modes are worth, and also what a policy can do that
-sees that it does not get on."""
+**Reliable** is the share of starts where nine tenths do. **Of successes** is the entropy without
+that condition, over starts with five successes or more: high where a policy gets about as random
+pushes do. **Closed** is the success after the way that the policy takes most often from a start has
+been walled up, without any further learning: what modes are worth, and also what a policy can do
+that sees that it does not get on."""
 Array = NDArray[np.float64]
 
 
@@ -60,6 +65,8 @@ class Modes:
         success: share of draws that reach a goal.
         entropy: of the ways, as a share of the most possible; 0 where draws are not reliable.
         ways: how many ways have at least a tenth of the draws; 0 likewise.
+        reliable: share of starts whose draws are reliable.
+        of_successes: entropy of the ways of successful draws, at each start with enough of them.
         closed: share of successful draws with the favourite way closed; empty where none can be.
     """
 
@@ -69,6 +76,8 @@ class Modes:
     success: tuple[float, ...]
     entropy: tuple[float, ...]
     ways: tuple[int, ...]
+    reliable: float
+    of_successes: tuple[float, ...]
     closed: tuple[float, ...]
 
 
@@ -122,6 +131,8 @@ def _modes(run: tuple[str, str, int], starts: Sequence[Mapping[str, str]]) -> Mo
         tuple(success),
         tuple(entropy(one) for one in kept),
         tuple(int((one >= FEW * n).sum()) for one, n in zip(kept, draws, strict=True)),
+        sum(rate >= RELIABLE for rate in success) / len(success),
+        tuple(entropy(one) for one in counts if one.sum() >= ENOUGH),
         tuple(closed),
     )
 
@@ -164,12 +175,15 @@ def to_markdown(runs: Sequence[Modes], records: Sequence[Mapping[str, Any]]) -> 
     tables = defaultdict[str, list[tuple[float, dict[str, str]]]](list)
     for (task, method), mine in _by_place(runs, records).items():
         kept = mean_interval([np.array(one.entropy) for one in mine], rate=True)
+        several = [value for one in mine for value in one.of_successes]
         cells = {
             "method": method,
             "seeds": str(len(mine)),
             "success": mean_interval([np.array(one.success) for one in mine], rate=True).text(),
             "entropy": kept.text(),
             "ways": f"{np.mean([one.ways for one in mine]):.1f}",
+            "reliable": number_text(float(np.mean([one.reliable for one in mine]))),
+            "of successes": number_text(float(np.mean(several))) if several else "–",
         }
         if all(one.closed for one in mine):
             closed = mean_interval([np.array(one.closed) for one in mine], rate=True)

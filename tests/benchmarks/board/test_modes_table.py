@@ -66,6 +66,8 @@ def test_rows_are_read_as_written(file: Path) -> None:
     assert runs[0].closed == (0.6, 0.6) and runs[3].closed == ()
     # Draws that succeed by chance keep nothing: 8 of 10 are too few.
     assert runs[2].entropy == (0.0, 0.0) and runs[2].ways == (0, 0)
+    assert [one.reliable for one in runs] == [1.0, 1.0, 0.0, 1.0]
+    assert runs[2].of_successes == (1.0, 1.0) and runs[0].of_successes == runs[0].entropy
     assert read_modes(file)[3].ways == (1, 1)
     # Two ways of four alike: one bit of two, and the correction of 1 / 20 nat.
     assert runs[0].entropy[0] == pytest.approx((np.log(2) + 1 / 20) / np.log(4))
@@ -83,7 +85,9 @@ def test_contests_have_a_value_a_start_for_each_seed(file: Path) -> None:
 def test_the_table_has_the_most_modes_first(file: Path) -> None:
     text = to_markdown(read_modes(file), RECORDS)
     assert text.index("| sdac | 2 |") < text.index("| sac | 1 |") < text.index("## two")
-    assert "| 3.0 | 0.70" in text
+    assert "| 3.0 | 1.00 | " in text
+    # Of successes sac goes all ways alike, and no start of it is reliable.
+    assert "| 0.0 | 0.00 | 1.00 | 0.00" in text
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", ",".join(COLUMNS) + "\nx,y,0,0,ten,1 2,\n"])

@@ -102,6 +102,30 @@ def test_off_policy(more: list[str], resumed: Callable[[list[str]], Path]) -> No
     assert "device_generator" in state and state["size"] == 252 // 6 + 2  # cut chunks are shorter
 
 
+GORL = [
+    "policy=flow", "policy.hidden=[16]", "policy.sampling_steps=2", "algorithm.stage_lengths=[1,1]",
+    "algorithm.collect_share=0.2", "algorithm.decoder_updates=6", "algorithm.decoder_batch_size=8",
+    "algorithm.kept_decisions=64", "algorithm.validate_every=2", "algorithm.score_episodes=2",
+]  # fmt: skip
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("reppo", [*ROLLOUT, "algorithm.embedding=16", "algorithm.hidden=[16]"]),
+        ("fpo", [*ROLLOUT, "algorithm.actor_hidden=[16]", "algorithm.hidden=[16]"]),
+        ("gorl", [*ROLLOUT, "algorithm.hidden=[16]", *GORL]),
+        ("flash_sac", ["algorithm.critic_width=16", "algorithm.actor_width=16", RING[-1]]),
+    ],
+)
+def test_generative_policies_and_learners_of_today(
+    algorithm: str, more: list[str], resumed: Callable[[list[str]], Path]
+) -> None:
+    folder = resumed([*TASK, *ACTING, *more, f"algorithm={algorithm}"])
+    assert ("tensors" if more[0] in ROLLOUT else "device_generator") in saved(folder)
+
+
 @pytest.mark.bits
 @pytest.mark.parametrize(
     ("algorithm", "policy", "more"),
