@@ -388,6 +388,18 @@ def test_claims_are_judged_by_the_rows(
     assert len(found) >= 8
 
 
+def test_released_curves_are_those_of_their_rows() -> None:
+    place = RESULTS / "from-nothing"
+    made = runpy.run_path(str(place / "released.py"))
+    with (place / "released.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert made["page"](rows) == (place / "released.md").read_text(encoding="utf-8")
+    # An evaluation counts where it is near: none of the first curve, a later one of the second.
+    curves = [{0.0: 1.0, 80.0: 2.0}, {0.0: 1.0, 95.0: 3.0, 104.0: 5.0}]
+    (row,) = made["_at"]("x", "y", "z", curves, (100,))
+    assert (row["seeds"], row["evaluated_at"], row["mean"]) == (1, 104, 5.0)
+
+
 def test_modes_are_counted_from_the_rows() -> None:
     place = RESULTS / "from-nothing"
     records = json.loads((place / "runs.json").read_text(encoding="utf-8"))
