@@ -45,7 +45,7 @@ from trimtab.benchmarks.cli.commands.bench import FURTHER
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
 from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded
-from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.benchmarks.training.rows import (
     FILE_NAME,
     collect_episodes,
@@ -159,45 +159,19 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT, *, anew: bo
         anew: whether the committed runs go.
 
     Raises:
-        TrimtabError: if it is no such folder, or of another scale than the suite's first; if its
-            rows are not of one suite of ours; if a part is to take the place of all committed runs;
-            or if it is not known what a hash was computed from. Nothing is written then.
+        TrimtabError: as :func:`suite_made_in` and :func:`joined`. Nothing is written then.
     """
-    if not (folder / "suite.json").is_file():
-        raise TrimtabError(f"publish: {folder} is no folder of a suite; run trimtab bench first")
-    made = collect_episodes(folder / FILE_NAME)
-    command, versions = fields_of(folder / BOARD, "command", "versions")
-    names = sorted(set(made["suite"].to_pylist()))
-    if len(names) != 1 or names[0] not in group_options("suite"):
-        raise TrimtabError(f"publish: {folder}: its rows are of {', '.join(names)}, not of a suite")
-    if " scale=" in command:
-        raise TrimtabError(f"publish: {folder} is of {command}; run it without scale=")
-    if anew and " only=" in command:
-        raise TrimtabError(
-            f"publish: {folder} is of {command}, a part of the suite; add it: "
-            f"publish.py add {folder}"
-        )
-    place, suite = results / names[0].replace("_", "-"), load_suite(names[0], "runs")
-    committed = not anew and (place / FILE_NAME).is_file()
+    suite = suite_made_in(folder, anew=anew)
+    place = results / suite.name.replace("_", "-")
     figure = folder / FIGURE
     if anew and suite.figure is not None and not figure.is_file():
         raise TrimtabError(f"publish: {figure} is missing; run the suite again")
-    rows, known, machine = made, documents_of(folder), {"processor": processor_kind()}
-    if committed:
-        machine = with_processor(place / "machine.json")
-        rows = with_runs(read_episodes(place / FILE_NAME), made)
-        known |= read_json(place / "configurations.json", "configurations")
-    names_now = [job.name for job in suite.jobs]
-    of_records = [place / RECORDS] if committed else []
-    records = merged_records([*of_records, folder / RECORDS], names_now)
-    records = [record for record in records if record["name"] in names_now]
-    if suite.has_records:
-        rows = recorded_rows(rows, records)
-    documents = documents_for(rows, known)
+    rows, documents, records, machine = joined(folder, place, suite, anew=anew)
+    (versions,) = fields_of(folder / BOARD, "versions")
     board = leaderboard.build(
         rows,
         sources=Sources(baselines=suite.baselines),  # those whose methods are committed
-        command=f"trimtab bench suite={names[0]}",
+        command=f"trimtab bench suite={suite.name}",
         versions=versions,
         title=suite.title,
     )
@@ -213,6 +187,63 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT, *, anew: bo
     if anew and suite.figure is not None:
         shutil.copyfile(figure, place / FIGURE)
     write_tables(place, board, project)
+
+
+def suite_made_in(folder: Path, *, anew: bool) -> Suite:
+    """Return the suite whose runs a folder has.
+
+    Args:
+        folder: what ``trimtab bench suite=…`` wrote.
+        anew: whether it is to take the place of all committed runs.
+
+    Raises:
+        TrimtabError: if it is no such folder, or of another scale than the suite's first; if its
+            rows are not of one suite of ours; or if a part is to take the place of all.
+    """
+    if not (folder / "suite.json").is_file():
+        raise TrimtabError(f"publish: {folder} is no folder of a suite; run trimtab bench first")
+    names = sorted(set(collect_episodes(folder / FILE_NAME)["suite"].to_pylist()))
+    (command,) = fields_of(folder / BOARD, "command")
+    if len(names) != 1 or names[0] not in group_options("suite"):
+        raise TrimtabError(f"publish: {folder}: its rows are of {', '.join(names)}, not of a suite")
+    if " scale=" in command:
+        raise TrimtabError(f"publish: {folder} is of {command}; run it without scale=")
+    if anew and " only=" in command:
+        raise TrimtabError(
+            f"publish: {folder} is of {command}, a part of the suite; add it: "
+            f"publish.py add {folder}"
+        )
+    return load_suite(names[0], "runs")
+
+
+def joined(
+    folder: Path, place: Path, suite: Suite, *, anew: bool
+) -> tuple[pa.Table, dict[str, Any], list[Any], dict[str, Any]]:
+    """Return rows, what their hashes were computed from, records and machine, of old runs and new.
+
+    Args:
+        folder: what ``trimtab bench suite=…`` wrote.
+        place: the suite's committed results, if there are any.
+        suite: the suite.
+        anew: whether the committed runs go.
+
+    Raises:
+        TrimtabError: if a file is damaged, or it is not known what a hash was computed from.
+    """
+    committed = not anew and (place / FILE_NAME).is_file()
+    rows, known = collect_episodes(folder / FILE_NAME), documents_of(folder)
+    machine = {"processor": processor_kind()}
+    if committed:
+        machine = with_processor(place / "machine.json")
+        rows = with_runs(read_episodes(place / FILE_NAME), rows)
+        known |= read_json(place / "configurations.json", "configurations")
+    names = [job.name for job in suite.jobs]
+    of_records = [place / RECORDS] if committed else []
+    records = merged_records([*of_records, folder / RECORDS], names)
+    records = [record for record in records if record["name"] in names]
+    if suite.has_records:
+        rows = recorded_rows(rows, records)
+    return rows, documents_for(rows, known), records, machine
 
 
 def recorded_rows(rows: pa.Table, records: Sequence[Mapping[str, Any]]) -> pa.Table:
