@@ -45,7 +45,10 @@ ratio is 1 (FPO: before it; FPO++: while it acts), and normalised observations a
 whole rollout (there: in each minibatch, over 30 decisions); a time limit is bootstrapped with V of
 the last observation (there: left out); all observations count in their standard deviation (its code
 counts those of the last rollout alone, over the number of all, so that it shrinks as the run goes
-on); a ratio is at most exp(20) (there it may become infinite). From FPO++: actions are clipped at
+on); a ratio is at most exp(20) (there it may become infinite); the actor's advantage is A (there: r
++ gamma R(s') - V(s), whose first step lambda does not decay, as in Brax); the variance that
+normalises A is a sum over M - 1 (there: over M); V's loss is half a mean (there: a quarter, after
+which Adam takes the same step). From FPO++: actions are clipped at
 the task's limits (there: at 2), a time limit is bootstrapped with V of the last observation (there:
 of the one before), each epoch has an order of its own (there: one for all), weights begin as in
 FPO, and advantages are not cut at 100.

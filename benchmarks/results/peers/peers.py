@@ -7,9 +7,9 @@ here; every answer is compared with ours, and becomes a row. ``out`` gets ``rows
 ``benchmarks/results/peers``, with ``peers.md``, a table of them); with ``only`` the rows of the
 other peers stay. ``environments`` is where environments are kept, to be used again.
 
-CORL and the codes of papers are no packages: ``corl``, ``fql``, ``qc``, ``nft``, ``dppo`` and
-``reinflow`` name checkouts of them, and without one its rows are left out. The exit code is 1 where
-a check does not hold, and 2 for a wrong word.
+CORL and the codes of papers are no packages: ``corl``, ``fql``, ``qc``, ``nft``, ``dppo``,
+``reinflow`` and ``fpo`` name checkouts of them, and without one its rows are left out. The exit
+code is 1 where a check does not hold, and 2 for a wrong word.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peer_checks import corl, data, dppo, edac, flow_q, learners, nft, numbers, reinflow
+from peer_checks import corl, data, dppo, edac, flow_q, fpo, learners, nft, numbers, reinflow
 from peer_checks.check import Check, Peer, compared
 from peer_sides.exchange import arrays_of
 
@@ -46,6 +46,7 @@ PEERS: tuple[Peer, ...] = (
     *dppo.PEERS,
     *reinflow.PEERS,
     *edac.PEERS,
+    *fpo.PEERS,
 )
 WORDS = {
     "only": ",".join(peer.name for peer in PEERS),
@@ -57,6 +58,7 @@ WORDS = {
     "nft": "",
     "dppo": "",
     "reinflow": "",
+    "fpo": "",
 }
 PATHS = ("PYTHONPATH", "PYTHONHOME")  # through which packages of ours would reach a peer
 TORCH = "torch==2.13.0"  # anything else would bring gigabytes of CUDA
