@@ -72,6 +72,7 @@ LISTED = {
     "edac": "offline/edac.py",
     "sac-n": "offline/edac.py",
     "fpo": "on_policy/fpo.py",
+    "reppo": "on_policy/reppo.py",
 }
 
 
@@ -164,7 +165,7 @@ def test_an_update_moves_what_is_compared(peers: ModuleType, tmp_path: Path) -> 
     "name",
     [
         "FQL", "QC", "DiffusionNFT", "DPPO", "ReinFlow", "EDAC",
-        "FPO",
+        "FPO", "REPPO",
     ],
 )  # fmt: skip
 def test_our_side_of_a_paper_is_still_what_was_compared(

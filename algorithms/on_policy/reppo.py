@@ -35,11 +35,15 @@ variant for fewer data has ``rollout_steps=32``. The YAML file has sizes for a p
 
 Deviations: their simulations begin with random counts of steps, so that time limits come apart;
 here all episodes begin together, and a limit that all share ends them together. There a row at a
-time limit is left out of the critic's loss, as its true next observation is lost; here it learns.
-There the entropy of the next action counts after a true end, too; here nothing does. The log
-standard deviation is held in [-5, 2] (their first code: the deviation is at least 0.1, the second:
-there is no bound). Likelihoods are those of actions before squashing, so that
-none is clipped to 0.999. Statistics of observations change between rollouts only.
+time limit is left out of the critic's loss, as its true next observation is lost, and in their
+first code the row before it takes Q of its own next state; here both learn from what follows. There
+the entropy of the next action counts after a true end, too; here nothing does, while their first
+code takes Q of the next state in the last row of a rollout after a true end, too, and has one draw
+of noise for all minibatches of an epoch. The log standard deviation is held in [-5, 2] (their first
+code: the deviation is at least 0.1, the second: there is no bound). Likelihoods are those of
+actions before squashing, so that none is clipped to 0.999 (there: what Q learns from is, and to
+0.9999 what the divergence is estimated by). Statistics of observations change between rollouts
+only.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ here; every answer is compared with ours, and becomes a row. ``out`` gets ``rows
 other peers stay. ``environments`` is where environments are kept, to be used again.
 
 CORL and the codes of papers are no packages: ``corl``, ``fql``, ``qc``, ``nft``, ``dppo``,
-``reinflow`` and ``fpo`` name checkouts of them, and without one its rows are left out. The exit
-code is 1 where a check does not hold, and 2 for a wrong word.
+``reinflow``, ``fpo`` and ``reppo`` name checkouts of them, and without one its rows are left out.
+The exit code is 1 where a check does not hold, and 2 for a wrong word.
 """
 
 from __future__ import annotations
@@ -26,7 +26,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peer_checks import corl, data, dppo, edac, flow_q, fpo, learners, nft, numbers, reinflow
+from peer_checks import (
+    corl,
+    data,
+    dppo,
+    edac,
+    flow_q,
+    fpo,
+    learners,
+    nft,
+    numbers,
+    reinflow,
+    reppo,
+)
 from peer_checks.check import Check, Peer, compared
 from peer_sides.exchange import arrays_of
 
@@ -47,6 +59,7 @@ PEERS: tuple[Peer, ...] = (
     *reinflow.PEERS,
     *edac.PEERS,
     *fpo.PEERS,
+    *reppo.PEERS,
 )
 WORDS = {
     "only": ",".join(peer.name for peer in PEERS),
@@ -59,6 +72,7 @@ WORDS = {
     "dppo": "",
     "reinflow": "",
     "fpo": "",
+    "reppo": "",
 }
 PATHS = ("PYTHONPATH", "PYTHONHOME")  # through which packages of ours would reach a peer
 TORCH = "torch==2.13.0"  # anything else would bring gigabytes of CUDA
