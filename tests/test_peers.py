@@ -73,6 +73,8 @@ LISTED = {
     "sac-n": "offline/edac.py",
     "fpo": "on_policy/fpo.py",
     "reppo": "on_policy/reppo.py",
+    "flash_sac": "off_policy/flash_sac.py",
+    "simba_v2": "off_policy/simba_v2.py",
 }
 
 
@@ -165,7 +167,7 @@ def test_an_update_moves_what_is_compared(peers: ModuleType, tmp_path: Path) -> 
     "name",
     [
         "FQL", "QC", "DiffusionNFT", "DPPO", "ReinFlow", "EDAC",
-        "FPO", "REPPO",
+        "FPO", "REPPO", "FlashSAC", "SimbaV2",
     ],
 )  # fmt: skip
 def test_our_side_of_a_paper_is_still_what_was_compared(

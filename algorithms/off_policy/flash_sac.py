@@ -30,7 +30,8 @@ come half the way, as in the code.
 
 Deviations from the published code: float32 throughout; no warm-up of the learning rates, which
 there is one update long; a return that ends is counted whole (there, its last reward alone, which
-then leaks into the next episode's); no imitation term.
+then leaks into the next episode's), and the variance of earlier returns counts for their number
+(there, for a ten-thousandth more); no imitation term.
 
 As the weights cannot grow, the width bounds how sharp a distribution can be: critics of 32 miss the
 values of a small known process by a tenth where critics of 96 miss them by a hundredth.

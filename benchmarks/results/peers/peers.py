@@ -8,8 +8,8 @@ here; every answer is compared with ours, and becomes a row. ``out`` gets ``rows
 other peers stay. ``environments`` is where environments are kept, to be used again.
 
 CORL and the codes of papers are no packages: ``corl``, ``fql``, ``qc``, ``nft``, ``dppo``,
-``reinflow``, ``fpo`` and ``reppo`` name checkouts of them, and without one its rows are left out.
-The exit code is 1 where a check does not hold, and 2 for a wrong word.
+``reinflow``, ``fpo``, ``reppo``, ``flash_sac`` and ``simba_v2`` name checkouts of them, and without
+one its rows are left out. The exit code is 1 where a check does not hold, and 2 for a wrong word.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from peer_checks import (
     data,
     dppo,
     edac,
+    flash_sac,
     flow_q,
     fpo,
     learners,
@@ -38,6 +39,7 @@ from peer_checks import (
     numbers,
     reinflow,
     reppo,
+    simba_v2,
 )
 from peer_checks.check import Check, Peer, compared
 from peer_sides.exchange import arrays_of
@@ -60,6 +62,8 @@ PEERS: tuple[Peer, ...] = (
     *edac.PEERS,
     *fpo.PEERS,
     *reppo.PEERS,
+    *flash_sac.PEERS,
+    *simba_v2.PEERS,
 )
 WORDS = {
     "only": ",".join(peer.name for peer in PEERS),
@@ -73,6 +77,8 @@ WORDS = {
     "reinflow": "",
     "fpo": "",
     "reppo": "",
+    "flash_sac": "",
+    "simba_v2": "",
 }
 PATHS = ("PYTHONPATH", "PYTHONHOME")  # through which packages of ours would reach a peer
 TORCH = "torch==2.13.0"  # anything else would bring gigabytes of CUDA
