@@ -60,6 +60,8 @@ class Policy(nn.Module, metaclass=CheckedSettings):
         adjustable: keywords that decide how a trained policy acts, so that they may be changed
             afterwards; see :func:`trimtab.policies.bundle.adjusting.adjusted`.
         adjustable_inside: whether those of the policies within it may be.
+        computed_by_torch: whether torch computes its actions, on its device; those of a black box
+            and of a server come from outside.
         no_graph: why it cannot become an ONNX graph; empty if it can.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
 
@@ -76,6 +78,7 @@ class Policy(nn.Module, metaclass=CheckedSettings):
     derived: ClassVar[frozenset[str]] = frozenset()
     adjustable: ClassVar[frozenset[str]] = frozenset()
     adjustable_inside: ClassVar[bool] = True
+    computed_by_torch: ClassVar[bool] = True
     no_graph: str = ""
     evaluate_deterministic: bool = False
 

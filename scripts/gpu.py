@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import sys
 import tempfile
 import time
@@ -59,6 +60,7 @@ RESUMED = {
     "resume_ppo_playground": f"{PLAYGROUND} algorithm=ppo algorithm.rollout_steps=8",
 }
 """Runs that are killed and go on: with simulations on the processor, and on the GPU."""
+SAME_KERNELS = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
 NO_JAX = ("resume_sac", *gpu_updates.ROWS, *gpu_latency.ROWS, *SIDE_BY_SIDE)
 """The rows for which torch alone has to see the GPU."""
 SETTINGS = {
@@ -132,10 +134,17 @@ def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
 def resumed(name: str, device: str = "cuda") -> Row:
     """Kill a run, let it go on, and compare it with one that was not killed.
 
+    Each is a process of its own, which compiles anew; XLA is told to choose the same kernels.
+
     Raises:
         TrimtabError: if a bit of weights, rows or metrics differs.
     """
-    told = check_resuming([*RESUMED[name].split(), f"device={device}"])
+    before = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{before} {SAME_KERNELS}".strip()  # which processes inherit
+    try:
+        told = check_resuming([*RESUMED[name].split(), f"device={device}"])
+    finally:
+        os.environ["XLA_FLAGS"] = before
     return {"name": name, "group": "gpu", "found": told}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -27,6 +28,7 @@ def examine(out: Path) -> list[Finding]:
         _python(),
         *_core(),
         mujoco_whole(),
+        *one_cuda(torch_cuda()),
         *_families(),
         drawing(try_renderers(candidates(), timeout=8.0)),
         video_writer(),
@@ -80,6 +82,33 @@ def mujoco_whole(version_of: Callable[[str], str] = importlib.metadata.version) 
             "warning", "mujoco", f"{installed} beside mujoco-mjx {mjx}: C and MJX physics differ"
         )
     return Finding("ok", "mujoco", installed)
+
+
+def torch_cuda() -> str:
+    """Return the version of CUDA that torch was built for; empty if it was built for none."""
+    import torch
+
+    return torch.version.cuda or ""
+
+
+def one_cuda(
+    torch_cuda: str, version_of: Callable[[str], str] = importlib.metadata.version
+) -> list[Finding]:
+    """Return a warning where torch and JAX bring libraries of two versions of CUDA.
+
+    Both unpack cuDNN and NCCL into the same folders, where the later one takes the other's place.
+    """
+    found = []
+    for number in ("12", "13"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version_of(f"jax-cuda{number}-plugin")
+            found.append(number)
+    major = torch_cuda.partition(".")[0]
+    if not major or set(found) <= {major}:
+        return []
+    told = f"torch is built for CUDA {torch_cuda} and JAX for CUDA {', '.join(found)}, whose "
+    told += f"libraries replace each other: install torch's build for CUDA {found[0]}"
+    return [Finding("warning", "cuda", told)]
 
 
 def _families() -> list[Finding]:

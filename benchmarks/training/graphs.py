@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.phases import Outcome, Phase
 from trimtab.errors import TrimtabError
+from trimtab.policies.base import Policy
 from trimtab.types import Batch, Metrics, Rollout
 
 __all__ = [
@@ -45,8 +47,7 @@ def replay_updates(phases: Sequence[Phase], algorithm: Algorithm, device: str) -
     """Let a method replay its updates as CUDA graphs; return its phases with these updates.
 
     Of an update on a rollout, the steps on minibatches are replayed
-    (``Algorithm.minibatch_updates``). A method whose class does not say that it is ``capturable``
-    stays as it is.
+    (``Algorithm.minibatch_updates``). A method that is not :func:`is_capturable` stays as it is.
 
     Args:
         phases: of the method.
@@ -55,17 +56,22 @@ def replay_updates(phases: Sequence[Phase], algorithm: Algorithm, device: str) -
     """
     if not is_capturable(algorithm):
         logger.info(
-            "%s does not say that it is capturable: its updates run kernel by kernel",
-            type(algorithm).__name__,
-        )
+            "%s is not capturable, or has a policy whose actions come from outside: its updates "
+            "run kernel by kernel", type(algorithm).__name__,
+        )  # fmt: skip
         return tuple(phases)
+    # A graph that is collected clears torch's workspace of the stream that it was captured on, and
+    # with its last graph a pool's memory goes: those of an earlier run in this process must be gone
+    # before, and no other run may capture on this stream.
+    gc.collect()
     if (index := torch.device(device).index) is not None:  # "cuda" alone names the present one
         torch.cuda.set_device(index)
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+    pool = torch.cuda.graph_pool_handle()
+    capturing, warming = torch.cuda.Stream(), torch.cuda.Stream()
     captured = functools.partial(
         CapturedUpdate,
-        make_graph=lambda: CudaGraph(pool),
-        warm_up=functools.partial(run_on_side_stream, stream),
+        make_graph=lambda: CudaGraph(pool, capturing),
+        warm_up=functools.partial(run_on_side_stream, warming),
     )
     replay_minibatches(algorithm, captured)
     return tuple(
@@ -77,8 +83,13 @@ def replay_updates(phases: Sequence[Phase], algorithm: Algorithm, device: str) -
 
 
 def is_capturable(algorithm: Algorithm) -> bool:
-    """Return whether the class of a method says so for itself, not its parent."""
-    return bool(vars(type(algorithm)).get("capturable", False))
+    """Return whether a method's class says so, for itself, and torch computes all its policies."""
+    parts = vars(algorithm).values()
+    held = [one for part in parts for one in (part if isinstance(part, list | tuple) else [part])]
+    modules = [one for part in held if isinstance(part, nn.Module) for one in part.modules()]
+    return bool(vars(type(algorithm)).get("capturable", False)) and all(
+        one.computed_by_torch for one in modules if isinstance(one, Policy)
+    )
 
 
 def replay_minibatches(algorithm: Algorithm, make: Callable[..., CapturedUpdate]) -> None:
@@ -119,15 +130,18 @@ class CudaGraph:
 
     Args:
         pool: the memory, of ``torch.cuda.graph_pool_handle()``.
+        stream: on which nothing else runs.
     """
 
-    def __init__(self, pool: Any) -> None:
-        self._graph, self._pool = torch.cuda.CUDAGraph(), pool
+    def __init__(self, pool: Any, stream: torch.cuda.Stream) -> None:
+        self._graph, self._pool, self._stream = torch.cuda.CUDAGraph(), pool, stream
 
     def capture(self, function: Callable[[], None]) -> None:
         """Capture a function's kernels, which runs none of them, and run them."""
         # Other threads, such as JAX's, may go on with their work meanwhile.
-        with torch.cuda.graph(self._graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            self._graph, self._pool, self._stream, capture_error_mode="thread_local"
+        ):
             function()
         self._graph.replay()
 

@@ -43,6 +43,7 @@ class BlackBoxPolicy(Policy):
         number: of this black box among those of one graph that is being exported.
     """
 
+    computed_by_torch = False
     onnx_bytes: Tensor
     number: int = 0
 

@@ -69,6 +69,7 @@ class RemotePolicy(Policy):
         sha: the ``sha256`` of the bundle that the server has.
     """
 
+    computed_by_torch = False
     derived = frozenset({"address"})  # a run is known by the policy, wherever it is served
 
     def __init__(self, spec: PolicySpec, noise: Sequence[int], address: str, sha: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.editing.pa_rl import PARL
@@ -24,8 +24,9 @@ from trimtab.benchmarks.contracts.base import Broken
 from trimtab.benchmarks.contracts.made_up import make_setup
 from trimtab.benchmarks.contracts.methods import Subject, check_captured
 from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
-from trimtab.benchmarks.training.graphs import CapturedUpdate
+from trimtab.benchmarks.training.graphs import CapturedUpdate, is_capturable
 from trimtab.errors import TrimtabError
+from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.types import Batch, Metrics
 
 BatchOf = Callable[..., Batch]
@@ -214,6 +215,13 @@ def test_a_child_says_for_itself_that_it_is_capturable() -> None:
         """It may do anything."""
 
     assert "does not say" in check_captured(subject(Child))
+
+
+def test_a_policy_whose_actions_come_from_outside_is_not_captured() -> None:
+    made = subject(TD3).make(0, "cpu")
+    assert is_capturable(made)
+    vars(made)["oracles"] = [nn.Sequential(BlackBoxPolicy(made.policy.spec, (1, 2), 8))]
+    assert not is_capturable(made)
 
 
 @pytest.mark.parametrize(

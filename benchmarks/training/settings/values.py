@@ -104,4 +104,6 @@ def check_device(device: str) -> None:
     try:
         torch.ones(1, device=device).item()  # "meta" has tensors, but no numbers in them
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise TrimtabError(f"device={device}: torch has no such device here; use cpu") from error
+        build = "" if torch.version.cuda else " (it is a build for processors alone)"
+        told = f"device={device}: torch has no such device here{build}; use cpu"
+        raise TrimtabError(told) from error

@@ -52,6 +52,14 @@ def test_mjx_of_another_version_is_a_warning() -> None:
     assert doctor.mujoco_whole(versions(**known)).level == "warning"  # type: ignore[arg-type]
 
 
+def test_libraries_of_two_versions_of_cuda_are_named() -> None:
+    with_jax = versions(**{"jax-cuda12-plugin": "0.7.1"})
+    (found,) = doctor.one_cuda("13.0", with_jax)  # type: ignore[arg-type]
+    assert found.level == "warning" and "CUDA 13.0 and JAX for CUDA 12" in found.message
+    assert doctor.one_cuda("12.6", with_jax) == []  # type: ignore[arg-type]
+    assert doctor.one_cuda("", with_jax) == []  # type: ignore[arg-type]
+
+
 def test_a_missing_extra_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.metadata.version
 
