@@ -87,11 +87,15 @@ def _curves(file: Path) -> list[dict[float, float]]:
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV, which has some, each with all of its columns."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
-            return list(csv.DictReader(stream))
-    except OSError as error:
-        raise TrimtabError(f"{file}: cannot be read: {error.strerror}") from error
+            rows: list[dict[str, str]] = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TrimtabError(f"{file}: cannot be read: {error}") from error
+    if not rows or any(None in {*row, *row.values()} for row in rows):
+        raise TrimtabError(f"{file}: is cut short; take a whole checkout")
+    return rows
 
 
 def _at(
@@ -145,6 +149,9 @@ def main(words: list[str]) -> int:
     except TrimtabError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    except (KeyError, ValueError) as error:
+        sys.stderr.write(f"released: a file has other columns or numbers than it should: {error}\n")
+        return TrimtabError.exit_code
     return 0
 
 
